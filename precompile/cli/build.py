@@ -1,0 +1,136 @@
+"""`precompile build SOURCE OUT`"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from precompile.cli.main import print_json
+from precompile.errors import RecipeError, StoppedError
+from precompile.pipeline.build import BuildOptions, Summary, build
+from precompile.pipeline.named_recipes import recipe_names
+
+_RECIPE_OPTIONS = (
+    ("source", str, "image_folder, audio_folder or table; default: found by looking"),
+    ("store", click.Choice(["lmdb", "flat", "tmpfs"]), "kind of shard; tmpfs: flat, and OUT must lie on a RAM disk  [lmdb]"),
+    ("encoding", click.Choice(["raw", "bmp"]), "how an image is stored  [raw]"),
+    ("size", str, "images: N or HxW; untouched by default"),
+    ("fit", click.Choice(["short", "exact", "pad", "stretch"]), "what --size means: the shorter side; cover and cut; letterbox; ignore the aspect  [short]"),
+    ("crop", int, "images: side of the center crop, after resizing"),
+    ("max-side", int, "images: upper limit of the longer side"),
+    ("filter", click.Choice(["bilinear", "bicubic", "lanczos", "box"]), "images: resampling, always antialiased  [bilinear]"),
+    ("engine", str, "images: exact (Pillow) or fast (OpenCV and torch, at most 1 level off)  [exact]"),
+    ("parity", click.Choice(["torchvision"]), "images: exactly what ImageFolder gives (no EXIF rotation, 16 bit clipped)"),
+    ("features", str, "audio: mel, waveform, or both with a comma  [mel]"),
+    ("sample-rate", int, "audio: Hz to resample to"),
+    ("dtype", click.Choice(["uint8", "int16", "float16", "float32"]), "element type  [uint8 images, float16 log features]"),
+    ("order", click.Choice(["shuffled", "source"]), "how samples are placed in shards  [shuffled]"),
+    ("shard-size", int, "bytes; default: about 64 shards"),
+)  # fmt: skip
+
+
+def _recipe_options(function: Any) -> Any:
+    for name, kind, text in reversed(_RECIPE_OPTIONS):
+        function = click.option(f"--{name}", name.replace("-", "_"), type=kind, default=None, help=text)(function)
+    return function
+
+
+@click.command("build")
+@click.argument("source_path", metavar="SOURCE", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--recipe", metavar="NAME|FILE.toml", help=f"a ready-made recipe ({', '.join(recipe_names())}) or a file")
+@_recipe_options
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="any recipe key, such as features.mel.num_mels=64; see `recipes --keys`",
+)
+@click.option("--workers", type=int, help="processes  [the CPUs this container really has]")
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="seconds after which a sample is quarantined"
+)
+@click.option(
+    "--max-failures", default="0", show_default=True, metavar="N|P%", help="new failures that are still a success"
+)
+@click.option("--on-error", type=click.Choice(["quarantine", "stop"]), default="quarantine", show_default=True)
+@click.option("--retry-quarantined", is_flag=True, help="try inputs again that failed before and have not changed")
+@click.option("--allow-shrink", is_flag=True, help="commit even if over 10 % of the samples are lost")
+@click.option("--rebuild", is_flag=True, help="compile everything again")
+@click.option("--keep", type=int, default=2, show_default=True, help="generations to keep")
+@click.option("--dry-run", is_flag=True, help="only say what would be compiled")
+@click.option("--log-file", type=click.Path(path_type=Path), help="append structured lines (JSON)")
+@click.option("--quiet", is_flag=True, help="no progress")
+@click.option("--json", "as_json", is_flag=True, help="print the summary as JSON")
+def command(
+    source_path: Path, out: Path, recipe: str | None, settings: tuple[str, ...], as_json: bool, **given: Any
+) -> None:
+    """Compile SOURCE, a folder or a table of raw files, into OUT.
+
+    \b
+    precompile build photos/ photos.pc --size 256 --crop 224
+    precompile build clips/ clips.pc --sample-rate 16000 --features mel
+    precompile build train.csv train.pc --set label_column=species
+    """
+    names = {name.replace("-", "_") for name, _, _ in _RECIPE_OPTIONS}
+    keys = {name: value for name, value in given.items() if name in names and value is not None}
+    options = BuildOptions(
+        timeout_seconds=given["timeout"],
+        **{name: given[name] for name in BuildOptions.__dataclass_fields__ if name in given},
+    )
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        summary = build(source_path, out, recipe=recipe, options=options, **_with_settings(keys, settings))
+    except KeyboardInterrupt:
+        raise StoppedError("stopped; finished shards are kept, run the same command again to go on") from None
+    if as_json:
+        print_json(summary.to_json())
+    else:
+        _print(summary, out, dry_run=options.dry_run)
+    sys.exit(summary.exit_code)
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _with_settings(keys: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+    """`--set a.b=1` sets {"a": {"b": 1}}; values are JSON where they can be, else text."""
+    for setting in settings:
+        name, sign, text = setting.partition("=")
+        if not sign or not name:
+            raise RecipeError(f"--set needs KEY=VALUE, got {setting!r}")
+        try:
+            value: Any = json.loads(text)
+        except ValueError:
+            value = text
+        *sections, last = name.split(".")
+        target = keys
+        for section in sections:
+            inner = target.get(section, {})
+            target[section] = inner if isinstance(inner, dict) else {part.strip(): {} for part in str(inner).split(",")}
+            target = target[section]
+        target[last] = value
+    return keys
+
+
+def _print(summary: Summary, out: Path, *, dry_run: bool) -> None:
+    if dry_run:
+        click.echo(
+            f"{summary.planned} inputs would be compiled, {summary.left_out} files are left out; nothing was written"
+        )
+        return
+    counts = f"{summary.planned} planned = {summary.compiled} compiled + {summary.reused} reused + {summary.quarantined} quarantined"
+    click.echo(f"{out}: generation {summary.generation}, {counts}; {summary.left_out} left out")
+    click.echo(f"{summary.bytes / 1e6:,.1f} MB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint}")
+    if summary.exit_code == 3:
+        click.echo(
+            f"{len(summary.failures)} new failures are more than --max-failures allows; see `precompile info {out}`",
+            err=True,
+        )

@@ -1,0 +1,76 @@
+"""`precompile`: finds the command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+import click
+
+from precompile import __version__
+from precompile.errors import PrecompileError
+
+COMMANDS = {
+    "build": "compile a raw dataset",
+    "info": "say what a compiled dataset holds",
+    "verify": "check files, checksums, and samples against their source",
+    "demo": "make a small dataset, compile it and train from it",
+    "recipes": "list the ready-made recipes, or show one",
+    "doctor": "check this machine for what makes loaders slow or hang",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command's module only when it is asked for, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"precompile.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="precompile")
+def cli() -> None:
+    """Compile image and audio datasets ahead of time; train from memory reads.
+
+    Exit codes: 0 done; 1 failed; 2 wrong usage or recipe; 3 committed, but with new failures beyond
+    --max-failures; 75 run again: another build is at work, or this one was stopped and kept its work.
+    """
+
+
+def main() -> None:
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        sys.exit(75)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except PrecompileError as error:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        sys.exit(error.exit_code)
+    except MemoryError:
+        click.echo("error: this process ran out of memory; use fewer --workers or a larger container", err=True)
+        sys.exit(1)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1))

@@ -1,0 +1,44 @@
+"""Which generations a dataset has, and where their files lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from precompile.errors import DatasetNotFoundError
+from precompile.format.manifest import MANIFEST_NAME, Manifest, read_manifest
+
+
+def generation_dir(root: Path, generation: int) -> Path:
+    return root / "generations" / f"{generation:06d}"
+
+
+def shard_path(root: Path, file: str) -> Path:
+    return root / "shards" / file
+
+
+def list_generations(root: Path) -> list[int]:
+    """The committed generations that are still there, ascending."""
+    found = []
+    for path in (root / "generations").glob("*/" + MANIFEST_NAME):
+        if path.parent.name.isdigit():
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def read_current(root: Path) -> Manifest:
+    """The manifest of the current generation. Raises DatasetNotFoundError or FormatError."""
+    if not root.exists():
+        raise DatasetNotFoundError(f"{root}: no such directory; run `precompile build SOURCE {root}`")
+    return read_manifest(root / MANIFEST_NAME)
+
+
+def read_generation(root: Path, generation: int | None) -> Manifest:
+    """The manifest of one generation; None is the current one."""
+    current = read_current(root)
+    if generation is None or generation == current.generation:
+        return current
+    path = generation_dir(root, generation) / MANIFEST_NAME
+    if not path.exists():
+        there = ", ".join(map(str, list_generations(root))) or "none"
+        raise DatasetNotFoundError(f"{root}: no generation {generation}; there are: {there}")
+    return read_manifest(path)

@@ -1,0 +1,86 @@
+"""One generation, opened: sample number -> bytes. The whole read path below torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from precompile.errors import FormatError
+from precompile.format import record
+from precompile.format.generation import generation_dir, read_generation, shard_path
+from precompile.format.index import Index
+from precompile.format.manifest import Manifest
+from precompile.format.schema import ALIGNMENT
+from precompile.format.shards import ShardMap
+
+
+class Stored:
+    """A generation's manifest, index and shards. Read-only; safe across threads and fork; not picklable.
+
+    Raises DatasetNotFoundError or FormatError. Every record's place is checked against the shards' sizes
+    before it is read, so a damaged index is an error and not a crash.
+    """
+
+    def __init__(self, root: Path, generation: int | None = None) -> None:
+        self.root = root
+        self.manifest: Manifest = read_generation(root, generation)
+        self.schema = self.manifest.schema
+        self.index = Index(generation_dir(root, self.manifest.generation), self.schema, self.manifest.count)
+        shards = self.manifest.shards
+        self.shards = ShardMap([shard_path(root, shard.file) for shard in shards], [shard.bytes for shard in shards])
+        self._fixed = None
+        if self.schema.is_fixed:
+            self._fixed = record.layout(self.schema, [spec.shape for spec in self.schema.arrays])  # type: ignore[misc]
+
+    def places(self, indices: np.ndarray) -> np.ndarray:
+        """int64 (n,) sample numbers -> int64 (n,) places of their records in the shard map."""
+        if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < self.manifest.count:
+            raise IndexError(
+                f"sample numbers must be from 0 to {self.manifest.count - 1}, got {indices.min()} to {indices.max()}"
+            )
+        shard, offset, length = self.index.record[indices].T
+        good = (
+            (offset >= 0) & (offset % ALIGNMENT == 0) & (length > 0) & (shard >= 0) & (shard < len(self.shards.sizes))
+        )
+        if self._fixed is not None:
+            good &= length == self._fixed[1]
+        if not good.all() or (offset > self.shards.sizes[shard] - length).any():
+            raise self._outside()
+        places: np.ndarray = self.shards.starts[shard] + offset
+        return places
+
+    def record(self, index: int) -> np.ndarray:
+        """The bytes of one sample's record, a read-only uint8 view."""
+        if not 0 <= index < self.manifest.count:
+            raise IndexError(f"a sample number must be from 0 to {self.manifest.count - 1}, got {index}")
+        shard, offset, length = self.index.record[index].tolist()
+        if not 0 <= shard < len(self.shards.sizes) or offset < 0 or offset % ALIGNMENT or length <= 0:
+            raise self._outside()
+        if offset + length > self.shards.sizes[shard]:
+            raise self._outside()
+        return self.shards.view(int(self.shards.starts[shard]) + offset, length)
+
+    def arrays(self, index: int) -> dict[str, np.ndarray]:
+        """The array fields of one sample; read-only views, but for bmp (see `record.decode_field`)."""
+        return record.decode(self.schema, self.record(index), self.index.shapes(index))
+
+    def array(self, index: int, name: str) -> np.ndarray:
+        """One array field of one sample."""
+        data, shapes = self.record(index), self.index.shapes(index)
+        offsets, length = self._fixed or record.layout(self.schema, shapes)
+        if length != len(data):
+            raise self._outside()
+        for spec, offset, shape in zip(self.schema.arrays, offsets, shapes):
+            if spec.name == name:
+                return record.decode_field(spec, data[offset : offset + record.field_bytes(spec, shape)], shape)
+        raise KeyError(name)
+
+    def field_offset(self, name: str) -> int:
+        """Where a field starts within every record; only for schemas of fixed shape."""
+        assert self._fixed is not None
+        return self._fixed[0][[spec.name for spec in self.schema.arrays].index(name)]
+
+    def _outside(self) -> FormatError:
+        return FormatError(f"{self.index.directory / 'record.npy'}: a record does not fit its shard or its schema; "
+                           f"run `precompile verify {self.root} --full`")  # fmt: skip

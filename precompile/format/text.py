@@ -1,0 +1,64 @@
+"""Many strings as two arrays: cheap to hold, to map and to pickle at 10^8 of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextColumn(Sequence[str]):
+    """A read-only sequence of strings. String i is `data[offsets[i]:offsets[i + 1]]` in UTF-8."""
+
+    offsets: np.ndarray
+    """int64 (n + 1,), ascending; the first need not be 0 (a slice shares `data`)."""
+    data: np.ndarray
+    """uint8 (bytes,)"""
+
+    @classmethod
+    def of(cls, strings: Iterable[str]) -> TextColumn:
+        """Pack strings. Names that are not valid text (surrogates from the file system) are kept by surrogateescape."""
+        data = bytearray()
+        ends = [0]
+        for string in strings:
+            data += string.encode("utf-8", "surrogateescape")
+            ends.append(len(data))
+        return cls(np.array(ends, np.int64), np.frombuffer(bytes(data), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> TextColumn: ...
+    def __getitem__(self, index: int | slice) -> str | TextColumn:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError(f"a slice of a text column must have step 1, got step={step}")
+            return TextColumn(self.offsets[start : max(start, stop) + 1], self.data)
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} is out of range for {len(self)} strings")
+        start, stop = self.offsets[index : index + 2].tolist()
+        return self.data[start:stop].tobytes().decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), 4096):
+            ends = self.offsets[start : start + 4097].tolist()
+            block = self.data[ends[0] : ends[-1]].tobytes()
+            for begin, end in zip(ends, ends[1:]):
+                yield block[begin - ends[0] : end - ends[0]].decode("utf-8", "surrogateescape")
+
+    def take(self, indices: np.ndarray) -> TextColumn:
+        """The strings at `indices` (int64), in that order, packed anew."""
+        starts, stops = self.offsets[indices], self.offsets[np.asarray(indices) + 1]
+        offsets = np.zeros(len(starts) + 1, np.int64)
+        np.cumsum(stops - starts, out=offsets[1:])
+        source = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
+        return TextColumn(offsets, self.data[source])

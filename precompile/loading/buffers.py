@@ -1,0 +1,55 @@
+"""Aligned, huge-page-advised buffers that are reused only when nobody looks at them any more."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+
+import numpy as np
+
+from precompile.format.schema import ALIGNMENT
+
+_HUGE_PAGE = 1 << 21
+
+
+def aligned_buffer(num_bytes: int) -> np.ndarray:
+    """A zeroed, writable uint8 (num_bytes,) whose address is a multiple of 64; private memory, in huge pages if large."""
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    alignment = _HUGE_PAGE if num_bytes >= _HUGE_PAGE else ALIGNMENT
+    memory = mmap.mmap(-1, max(num_bytes, 1) + alignment, **flags)
+    if num_bytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    start = -whole.__array_interface__["data"][0] % alignment
+    return whole[start : start + num_bytes]
+
+
+class BufferPool:
+    """Buffers of one size. Used by one thread.
+
+    A buffer that `take` returns is free again when every array and tensor made from it is gone, which
+    the pool sees by the buffer's reference count: so hand out a fresh `torch.from_numpy(buffer)` each time.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self._buffers: list[np.ndarray] = []
+        self._next = 0
+        probe = [np.empty(0, np.uint8)]
+        self._unused = sys.getrefcount(probe[0])
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def take(self) -> np.ndarray:
+        """A buffer nobody holds, the one unused for longest if there are several; a new one if there is none."""
+        for step in range(len(self._buffers)):
+            position = (self._next + step) % len(self._buffers)
+            if sys.getrefcount(self._buffers[position]) == self._unused:
+                self._next = position + 1
+                return self._buffers[position]
+        buffer = aligned_buffer(self.num_bytes)
+        self._buffers.append(buffer)
+        return buffer

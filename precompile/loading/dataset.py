@@ -1,0 +1,202 @@
+"""CompiledDataset: a map-style dataset that only reads memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from precompile.format.index import Column
+from precompile.format.manifest import Manifest
+from precompile.format.schema import Schema
+from precompile.format.stored import Stored
+from precompile.format.text import TextColumn
+from precompile.loading.collate import collate_values
+
+Fields: TypeAlias = None | str | Sequence[str]
+Transform: TypeAlias = Callable[[Any], Any]
+
+
+class CompiledDataset(torch.utils.data.Dataset[Any]):
+    """The samples of a compiled dataset, or of one split of it, in source order.
+
+    Args:
+        root: the directory that `precompile build` wrote.
+        fields: what a sample is. None: a dict of all fields. A name: that value alone. Several names: a tuple in
+            that order, so `("image", "label")` is a drop-in for torchvision's ImageFolder.
+        split: only this split, such as `train`; None is all samples.
+        transform: called with the first array field of `fields` (the image, the spectrogram), as ImageFolder
+            does; or a mapping from field names to callables.
+        generation: a number from `precompile info --generations`; None is the current one. It stays the same for
+            the life of this object and of its copies in workers, whatever is built meanwhile.
+
+    Array fields come as torch tensors that own their memory and may be written to, integer and float columns as
+    Python numbers, text as str. Pickling carries the path and the options only. Safe in threads and after fork.
+
+    Raises DatasetNotFoundError, FormatError (damaged or newer files), or ValueError (no such field or split).
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        fields: Fields = None,
+        split: str | None = None,
+        transform: Transform | Mapping[str, Transform] | None = None,
+        generation: int | None = None,
+    ) -> None:
+        self.root = Path(os.path.abspath(root))
+        self.fields: Fields = fields if fields is None or isinstance(fields, str) else tuple(fields)
+        self.split = split
+        self.transform = transform
+        self._generation = generation
+        self._stored: Stored | None = None
+        self._generation = self.stored.manifest.generation
+        for name in self.field_names:
+            if name not in self.schema:
+                raise ValueError(f"{self.root}: no field {name!r}; choose from {', '.join(self.schema.names)}")
+        if isinstance(transform, Mapping) and not set(transform) <= set(self.field_names):
+            raise ValueError(
+                f"transform must name fields among {', '.join(self.field_names)}, got {', '.join(transform)}"
+            )
+
+    @property
+    def stored(self) -> Stored:
+        """The opened files; opened on first use in a process that unpickled this dataset."""
+        if self._stored is None:
+            stored = Stored(self.root, self._generation)
+            split = None if self.split is None else stored.manifest.split(self.split)
+            self._start = 0 if split is None else split.start
+            self._count = stored.manifest.count if split is None else split.count
+            self._stored = stored
+        return self._stored
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stored": None}
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.stored.manifest
+
+    @property
+    def schema(self) -> Schema:
+        return self.stored.schema
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the content: equal for equal samples and recipe, wherever and whenever they were built."""
+        return self.manifest.fingerprint
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """The fields of a sample, in order."""
+        if self.fields is None:
+            return self.schema.names
+        return (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes; label i is `classes[i]`. Empty when labels are plain integers or missing."""
+        return list(self.manifest.classes or ())
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def targets(self) -> np.ndarray:
+        """int64 (len(self),): the label of every sample, mapped from disk; −1 where a sample has none."""
+        column = self.column("label")
+        assert isinstance(column, np.ndarray)
+        return column
+
+    @property
+    def keys(self) -> TextColumn:
+        """The key of every sample: its path relative to the raw source."""
+        keys = self.stored.index.keys[self._start : self._start + self._count]
+        assert isinstance(keys, TextColumn)
+        return keys
+
+    def column(self, name: str) -> Column:
+        """A whole column (shape `()`) of this split, mapped from disk: an array, or a sequence of str."""
+        columns = self.stored.index.columns
+        if name not in columns:
+            raise ValueError(f"{self.root}: no column {name!r}; choose from {', '.join(columns) or 'none'}")
+        return columns[name][self._start : self._start + self._count]
+
+    def __len__(self) -> int:
+        if self._stored is None:
+            _ = self.stored
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        number = self.sample_number(index)
+        return self.arrange({name: self._transformed(name, self._value(number, name)) for name in self.field_names})
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples; torch's DataLoader calls this once per batch."""
+        return [self[index] for index in indices]
+
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """Samples -> a batch in the same form (dict, tuple or value). Give it to DataLoader as `collate_fn`.
+
+        Equal shapes are stacked; a field whose shape varies becomes `Padded(data, lengths)`.
+        """
+        names = self.field_names
+        if isinstance(self.fields, str):
+            rows = {self.fields: list(samples)}
+        else:
+            rows = {
+                name: [s[position if self.fields is not None else name] for s in samples]
+                for position, name in enumerate(names)
+            }
+        return self.arrange({name: collate_values(values, self._axes_to_pad(name)) for name, values in rows.items()})
+
+    def arrange(self, values: Mapping[str, Any]) -> Any:
+        """Values by field name -> the form that `fields` asks for."""
+        if self.fields is None:
+            return dict(values)
+        if isinstance(self.fields, str):
+            return values[self.fields]
+        return tuple(values[name] for name in self.field_names)
+
+    def sample_number(self, index: int) -> int:
+        """Position in this split -> row of the index. Negative positions count from the end."""
+        length = len(self)
+        position = index + length if index < 0 else index
+        if not 0 <= position < length:
+            raise IndexError(f"index {index} is out of range for {length} samples")
+        return int(position) + self._start
+
+    def _value(self, number: int, name: str) -> Any:
+        column = self.stored.index.columns.get(name)
+        if column is not None:
+            value = column[number]
+            return value if isinstance(value, str) else value.item()
+        array = self.stored.array(number, name)
+        spec = self.schema[name]
+        if spec.encoding == "raw_hwc":
+            return torch.from_numpy(array.transpose(1, 2, 0).copy()).permute(2, 0, 1)
+        return torch.from_numpy(array if spec.encoding == "bmp" else array.copy())
+
+    def _transform_of(self, name: str) -> Transform | None:
+        if isinstance(self.transform, Mapping):
+            return self.transform.get(name)
+        first = next((field for field in self.field_names if not self.schema[field].is_column), None)
+        return self.transform if name == first else None
+
+    def _transformed(self, name: str, value: Any) -> Any:
+        if self.transform is None:
+            return value
+        transform = self._transform_of(name)
+        return value if transform is None else transform(value)
+
+    def _axes_to_pad(self, name: str) -> tuple[int, ...]:
+        if self.transform is not None and self._transform_of(name) is not None:
+            return ()
+        return self.schema[name].varying_axes

@@ -1,0 +1,79 @@
+"""How far a build is: a bar on a terminal, plain lines in logs, JSON lines in a log file."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from tqdm import tqdm
+
+_LINE_EVERY_SECONDS = 10.0
+
+
+class Progress:
+    """Counts inputs of one build. A context manager; used by one thread.
+
+    Everything goes to stderr, so that stdout holds results only.
+    """
+
+    def __init__(self, total: int, *, quiet: bool = False, log_file: Path | None = None) -> None:
+        self._total = total
+        self._quiet = quiet
+        self._began = self._line_at = time.monotonic()
+        self._log: IO[str] | None = log_file.open("a", encoding="utf-8") if log_file else None
+        on_terminal = sys.stderr.isatty() and not quiet
+        self._bar = tqdm(total=total, unit="file", disable=not on_terminal, file=sys.stderr) if on_terminal else None
+        self._finished = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if self._log is not None:
+            if error is not None:
+                self.event("error", "stopped", message=str(error))
+            self._log.close()
+
+    def say(self, text: str) -> None:
+        """A line for a person, above the bar."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def event(self, level: str, event: str, **facts: Any) -> None:
+        """A structured line in the log file: time, level, event, and facts such as task and sample."""
+        if self._log is None:
+            return
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        self._log.write(json.dumps({"time": now, "level": level, "event": event, **facts}) + "\n")
+        self._log.flush()
+
+    def finish(self, inputs: int) -> None:
+        """Inputs of a finished task."""
+        self._finished += inputs
+        self.running(0)
+
+    def running(self, inputs: int) -> None:
+        """Inputs done so far in tasks that still run."""
+        done = min(self._finished + inputs, self._total)
+        if self._bar is not None:
+            self._bar.update(max(0, done - self._bar.n))
+            return
+        now = time.monotonic()
+        if now - self._line_at >= _LINE_EVERY_SECONDS:
+            self._line_at = now
+            rate = done / (now - self._began)
+            left = (self._total - done) / rate if rate else float("inf")
+            self.say(f"{done} of {self._total} inputs, {rate:,.0f}/s, about {left:,.0f} s left")

@@ -1,0 +1,84 @@
+"""Touching the disk: reads that are retried, writes that are durable, and what an OSError means."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from precompile.errors import StorageError
+
+_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO}
+_WAITS_SECONDS = (0.1, 0.5, 2.0)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def read_file(path: Path) -> bytes:
+    """All bytes of a file. Transient errors are retried; what remains is raised as StorageError, naming the file."""
+    for wait_seconds in (*_WAITS_SECONDS, None):
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if wait_seconds is None or error.errno not in _TRANSIENT:
+                raise storage_error(error, f"cannot read {path}") from None
+            time.sleep(wait_seconds)
+    raise AssertionError
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """An OSError as one line that says what to do."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return StorageError(f"{doing}: {reason}; free some space, then run the same command again to go on")
+    if isinstance(error, FileNotFoundError):
+        return StorageError(
+            f"{doing}: it was there when the source was listed and is gone; build again on a source at rest"
+        )
+    if isinstance(error, PermissionError):
+        return StorageError(f"{doing}: {reason}; give the building user access")
+    return StorageError(f"{doing}: {reason}; mend the storage, then run the same command again to go on")
+
+
+@contextlib.contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """OSErrors inside become StorageErrors that begin with `doing`."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(error, doing) from None
+
+
+def sync_dir(path: Path) -> None:
+    """Make renames inside a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """The file has the old content or the new one, whatever happens."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_dir(path.parent)
+
+
+def empty_dir(path: Path) -> None:
+    """Make `path` an empty directory; what it held is deleted. Only for directories that precompile made."""
+    path.mkdir(parents=True, exist_ok=True)
+    for child in path.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
