@@ -65,6 +65,8 @@ def unpack(data: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """
     channels, height, width = shape
     start, stride = pixel_offset(channels), _stride(channels, width)
+    if data.shape[-1] != num_bytes(shape):
+        raise FormatError(f"a bmp record of shape {shape} must have {num_bytes(shape)} bytes, got {data.shape[-1]}")
     flat = data.reshape(-1, data.shape[-1])
     expected = pack_header_fields(start, shape)
     for at, value in expected.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from precompile.errors import DatasetNotFoundError
+from precompile.errors import DatasetNotFoundError, FormatError
 from precompile.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 
@@ -20,7 +20,7 @@ def list_generations(root: Path) -> list[int]:
     """The committed generations that are still there, ascending."""
     found = []
     for path in (root / "generations").glob("*/" + MANIFEST_NAME):
-        if path.parent.name.isdigit():
+        if path.parent.name.isdecimal():
             found.append(int(path.parent.name))
     return sorted(found)
 
@@ -41,4 +41,9 @@ def read_generation(root: Path, generation: int | None) -> Manifest:
     if not path.exists():
         there = ", ".join(map(str, list_generations(root))) or "none"
         raise DatasetNotFoundError(f"{root}: no generation {generation}; there are: {there}")
-    return read_manifest(path)
+    manifest = read_manifest(path)
+    if manifest.generation != generation:
+        raise FormatError(
+            f"{path}: expected the manifest of generation {generation}, found that of {manifest.generation}"
+        )
+    return manifest

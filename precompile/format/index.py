@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tokenize
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -15,44 +17,54 @@ from precompile.format.text import TextColumn
 
 Column = np.ndarray | TextColumn
 
+_BAD_HEADER = (
+    OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
+"""What numpy raises for the header of a damaged .npy file."""
+
 
 def open_array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> np.ndarray:
     """Map one .npy file, read-only. Raises FormatError when it is missing, damaged, or not of that dtype and shape."""
+    expected = np.dtype(dtype).newbyteorder("<")
     try:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        with path.open("rb") as file:
+            found_shape, fortran_order, found = _read_header(file)
+            start, num_bytes = file.tell(), os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         raise FormatError(f"{path}: the index file is missing; restore it or build again") from None
-    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError, OSError, UnicodeError) as error:
-        # mmap refuses files without rows; those are read plainly
-        empty = _open_empty(path)
-        if empty is None:
-            raise FormatError(f"{path}: the index file is damaged ({error}); restore it or build again") from None
-        array = empty
-    expected = np.dtype(dtype).newbyteorder("<")
-    if (
-        array.dtype != expected
-        or array.ndim != len(shape)
-        or any(s not in (None, got) for s, got in zip(shape, array.shape))
-    ):
+    except _BAD_HEADER as error:
+        raise FormatError(f"{path}: the index file is damaged ({error}); restore it or build again") from None
+    fits = len(found_shape) == len(shape) and all(s in (None, got) for s, got in zip(shape, found_shape))
+    if found != expected or fortran_order or not fits:
+        order = " in Fortran order" if fortran_order else ""
         raise FormatError(
-            f"{path}: expected {expected.name} of shape {shape}, found {array.dtype} of shape {array.shape}"
+            f"{path}: expected {expected.name} of shape {shape}, found {found} of shape {found_shape}{order}"
         )
-    return array
+    wanted = start + expected.itemsize * math.prod(found_shape)
+    if num_bytes != wanted:
+        raise FormatError(f"{path}: expected {wanted} bytes, found {num_bytes}; restore the index file or build again")
+    if 0 in found_shape:
+        return np.empty(found_shape, expected)
+    return np.memmap(path, expected, "r", start, found_shape).view(np.ndarray)
 
 
-def _open_empty(path: Path) -> np.ndarray | None:
-    try:
-        array: np.ndarray = np.load(path, allow_pickle=False) if path.stat().st_size <= 256 else np.empty(1)
-    except (ValueError, EOFError, SyntaxError, TypeError, OSError, UnicodeError):
-        return None
-    return array if array.size == 0 else None
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"expected .npy version 1.0, found {version}")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"expected a shape, found {shape}")
+    return shape, fortran_order, dtype
 
 
 def open_text(directory: Path, name: str, count: int) -> TextColumn:
     offsets = open_array(directory / f"{name}.offsets.npy", "int64", (count + 1,))
     data = open_array(directory / f"{name}.data.npy", "uint8", (None,))
-    if offsets[0] < 0 or offsets[-1] > len(data):
-        raise FormatError(f"{directory / name}.offsets.npy: offsets reach beyond the {len(data)} bytes of text")
+    if offsets[0] != 0 or offsets[-1] != len(data):
+        raise FormatError(f"{directory / name}.offsets.npy: offsets from {offsets[0]} to {offsets[-1]} do not fit "
+                          f"the {len(data)} bytes of text; restore both files or build again")  # fmt: skip
     return TextColumn(offsets, data)
 
 
@@ -64,7 +76,7 @@ def save_column(directory: Path, name: str, column: Column) -> None:
                  f"{name}.data": column.data[column.offsets[0] : column.offsets[-1]]}  # fmt: skip
     for part, array in parts.items():
         with (directory / f"{part}.npy").open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
 

@@ -35,6 +35,8 @@ class Shard:
         if not _SHARD_FILE.fullmatch(self.file):
             raise FormatError(f"a shard's file must match {_SHARD_FILE.pattern}, got {self.file!r}")
         _check_count("shard bytes", self.bytes)
+        if self.bytes == 0:
+            raise FormatError(f"shard {self.file} must have at least 1 byte, got bytes=0")
         _check_count("shard records", self.records)
 
 
@@ -47,6 +49,8 @@ class Split:
     count: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise FormatError(f"a split's name must be a string, got {self.name!r}")
         _check_count(f"start of split {self.name}", self.start)
         _check_count(f"count of split {self.name}", self.count)
 
@@ -94,6 +98,7 @@ class Manifest:
     def __post_init__(self) -> None:
         _check_count("count", self.count)
         _check_count("generation", self.generation)
+        _check_count("quarantined", self.quarantined)
         end = 0
         for split in self.splits:
             if split.start != end:
@@ -133,7 +138,8 @@ def parse_manifest(text: str | bytes, where: Path) -> Manifest:
         )
     if version > FORMAT_VERSION:
         raise FormatError(
-            f"{where}: format_version {version} is newer than {FORMAT_VERSION}, the newest this precompile reads; upgrade precompile"
+            f"{where}: format_version {version} is newer than {FORMAT_VERSION}, "
+            "the newest this precompile reads; upgrade precompile"
         )
     try:
         return _build(value)

@@ -40,8 +40,6 @@ def encode_field(spec: FieldSpec, array: np.ndarray) -> np.ndarray:
     if array.dtype.name != spec.dtype:
         raise FormatError(f"field {spec.name}: expected dtype {spec.dtype}, got {array.dtype.name}")
     spec.complete(array.shape)
-    if 0 in array.shape:
-        raise FormatError(f"field {spec.name}: expected at least one element, got shape {array.shape}")
     if spec.encoding == "bmp":
         return bmp.pack(array)
     stored = array.transpose(1, 2, 0) if spec.encoding == "raw_hwc" else array

@@ -87,6 +87,8 @@ class FieldSpec:
         """The full shape of one sample, given its sizes along all axes; checks them against the spec."""
         if len(sizes) != len(self.shape) or any(s is not None and s != given for s, given in zip(self.shape, sizes)):
             raise FormatError(f"field {self.name}: shape {sizes} does not fit the declared {self.shape}")
+        if any(size < 1 for size in sizes):
+            raise FormatError(f"field {self.name}: expected at least one element, got shape {sizes}")
         return sizes
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -52,7 +53,7 @@ class TextColumn(Sequence[str]):
         for start in range(0, len(self), 4096):
             ends = self.offsets[start : start + 4097].tolist()
             block = self.data[ends[0] : ends[-1]].tobytes()
-            for begin, end in zip(ends, ends[1:]):
+            for begin, end in itertools.pairwise(ends):
                 yield block[begin - ends[0] : end - ends[0]].decode("utf-8", "surrogateescape")
 
     def take(self, indices: np.ndarray) -> TextColumn:

@@ -21,9 +21,9 @@ def aligned_buffer(num_bytes: int) -> np.ndarray:
     if num_bytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = np.frombuffer(memory, np.uint8)
-    start = -whole.__array_interface__["data"][0] % alignment
-    return whole[start : start + num_bytes]
+    start = -np.frombuffer(memory, np.uint8).__array_interface__["data"][0] % alignment
+    # Not a slice of an array: numpy would let slices of it refer to that array, and BufferPool would not see them.
+    return np.frombuffer(memory, np.uint8, num_bytes, start)
 
 
 class BufferPool:

@@ -10,7 +10,7 @@ import torch
 from precompile.format import record
 from precompile.format.schema import ALIGNMENT, FieldSpec
 from precompile.format.stored import Stored
-from precompile.loading.collate import Padded, pad
+from precompile.loading.collate import Padded, pad, stack
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
@@ -64,6 +64,7 @@ class FixedGather:
         return words.view(-1, *self._shape)
 
 
-def gather_padded(stored: Stored, spec: FieldSpec, indices: Sequence[int]) -> Padded:
-    """One array field of varying shape, padded with zeros to the largest sample of the batch."""
-    return pad([stored.array(index, spec.name) for index in indices], spec.varying_axes)
+def gather_padded(stored: Stored, spec: FieldSpec, indices: Sequence[int]) -> Padded | torch.Tensor:
+    """One array field of a schema that varies: padded with zeros to the largest sample, or stacked if it is fixed."""
+    arrays = [stored.array(index, spec.name) for index in indices]
+    return stack(arrays) if spec.is_fixed else pad(arrays, spec.varying_axes)

@@ -6,104 +6,35 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from precompile import __version__, machine
-from precompile.errors import RecipeError, ShrinkError, TooManyFailuresError
+from precompile import __version__
+from precompile.errors import ShrinkError, TooManyFailuresError
 from precompile.format.generation import generation_dir, shard_path
 from precompile.format.manifest import Manifest
 from precompile.pipeline.checksum import values_checksum
 from precompile.pipeline.commit import GenerationWriter, commit_generation, prune
-from precompile.pipeline.compile_sample import SampleCompiler, make_compiler, resolved_parameters
+from precompile.pipeline.compile_plan import PlanCompiler
+from precompile.pipeline.compile_sample import make_compiler, resolved_parameters
 from precompile.pipeline.compile_shard import Job, library_versions
-from precompile.pipeline.executors.local import LocalExecutor
-from precompile.pipeline.executors.worker import Probed, Task
-from precompile.pipeline.journal import Receipt, load_receipt
+from precompile.pipeline.journal import Receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.named_recipes import read_recipe
-from precompile.pipeline.output import check_apart, check_room, current_manifest, locked, prepare
-from precompile.pipeline.plan import Plan, cut_tasks, make_plan
+from precompile.pipeline.options import BuildOptions, Summary
+from precompile.pipeline.output import check_apart, current_manifest, locked, prepare
+from precompile.pipeline.plan import Plan, make_plan
 from precompile.pipeline.progress import Progress
 from precompile.pipeline.quarantine import QUARANTINE_NAME, Quarantined, read_quarantine
 from precompile.pipeline.recipe import Recipe, make_recipe, merge
 from precompile.pipeline.sample import Source
 from precompile.pipeline.sources import open_source
-from precompile.pipeline.storage import empty_dir, storage_errors, write_atomically
+from precompile.pipeline.storage import empty_dir, storage_errors
 
-_PROBES = 16
+__all__ = ["BuildOptions", "Summary", "build"]
+
 _MAX_SHRINK = 0.1
 _NAMED_FAILURES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """How to build; none of it changes the bytes that come out."""
-
-    workers: int | None = None
-    """Processes; default: the CPUs this container really has."""
-    timeout_seconds: float = 60.0
-    """A sample that takes longer is quarantined."""
-    max_failures: str | int = 0
-    """New failures that are still a success: a number, or a share of the planned inputs such as `1%`."""
-    on_error: str = "quarantine"
-    """`quarantine` or `stop`."""
-    allow_shrink: bool = False
-    rebuild: bool = False
-    """Compile everything again, even if nothing changed."""
-    retry_quarantined: bool = False
-    keep: int = 2
-    """Generations that are kept."""
-    dry_run: bool = False
-    quiet: bool = False
-    log_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        for name, value, least in (("workers", self.workers, 1), ("keep", self.keep, 1)):
-            if value is not None and value < least:
-                raise RecipeError(f"{name} must be at least {least}, got {name}={value}")
-        if not self.timeout_seconds > 0:
-            raise RecipeError(f"timeout must be more than 0 seconds, got timeout={self.timeout_seconds}")
-        if self.on_error not in ("quarantine", "stop"):
-            raise RecipeError(f"on_error must be quarantine or stop, got on_error={self.on_error!r}")
-        self.allowed_failures(100)
-
-    def allowed_failures(self, planned: int) -> int:
-        text = str(self.max_failures)
-        try:
-            number = float(text.removesuffix("%"))
-        except ValueError:
-            number = -1.0
-        if number < 0 or (not text.endswith("%") and number != int(number)):
-            raise RecipeError(f"max_failures must be N or P%, got max_failures={self.max_failures!r}")
-        return int(planned * number / 100) if text.endswith("%") else int(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a build did; counts are of inputs. planned = compiled + reused + quarantined."""
-
-    planned: int
-    compiled: int
-    reused: int
-    quarantined: int
-    left_out: int
-    seconds: float
-    generation: int
-    fingerprint: str
-    bytes: int
-    """Of the generation's shards."""
-    failures: tuple[Quarantined, ...] = ()
-    """New or changed failures, which count against max_failures."""
-    exit_code: int = 0
-    """0, or 3 when there are more new failures than allowed."""
-
-    def to_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {name: value for name, value in values.items() if name not in ("failures", "exit_code")}
 
 
 def build(
@@ -126,13 +57,16 @@ def build(
     May be called from a script without a `__main__` guard, and from a notebook. Bad inputs are quarantined;
     see Summary.exit_code. Raises PrecompileError: RecipeError, SourceError, StorageError, BusyError and others.
     """
-    names = BuildOptions.__dataclass_fields__
-    given = {name: keys.pop(name) for name in list(keys) if name in names}
-    settings = BuildOptions(**{**(_fields(options) if options else {}), **given})
-    base = (
-        recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else read_recipe(recipe) if recipe else {}
-    )
-    return _Build(source, Path(out).absolute(), make_recipe(**merge(base, keys)), settings).run()
+    fields = tuple(BuildOptions.__dataclass_fields__)
+    given = {name: getattr(options, name) for name in fields} if options is not None else {}
+    given |= {name: keys.pop(name) for name in fields if name in keys}
+    return _Build(source, Path(out).absolute(), _recipe(recipe, keys), BuildOptions(**given)).run()
+
+
+def _recipe(base: str | Recipe | None, keys: Mapping[str, Any]) -> Recipe:
+    if isinstance(base, Recipe):
+        return make_recipe(**merge(base.model_dump(exclude_unset=True), keys))
+    return make_recipe(**merge(read_recipe(base) if base else {}, keys))
 
 
 class _Build:
@@ -143,18 +77,22 @@ class _Build:
     ) -> None:
         self._began = time.monotonic()
         self._out, self._recipe, self._options = out, recipe, options
-        self._root = Path(source).absolute() if isinstance(source, str | os.PathLike) else None
-        if self._root is not None:
-            check_apart(self._root, out)
-        self._source: Source = open_source(self._root, recipe) if self._root is not None else source  # type: ignore[assignment]
-        self._compiler: SampleCompiler = make_compiler(recipe, self._source.media)
-        self._versions = library_versions(self._source.media)
+        self._root = ""
+        if isinstance(source, str | os.PathLike):
+            root = Path(source).absolute()
+            check_apart(root, out)
+            self._root = str(root)
+            source = open_source(root, recipe)
+        self._source: Source = source
+        self._compiler = make_compiler(recipe, source.media)
         resolved = json.dumps(resolved_parameters(self._compiler), sort_keys=True)
-        self._recipe_digest = values_checksum(recipe.digest, resolved, json.dumps(self._versions))
+        versions = json.dumps(library_versions(source.media))
+        self._recipe_digest = values_checksum(recipe.digest, resolved, versions)
 
     def run(self) -> Summary:
         if self._options.dry_run:
-            return self._dry_run()
+            planned = len(make_plan(self._source, self._recipe))
+            return Summary(planned, 0, 0, 0, self._left_out(), self._seconds(), 0, "", 0)
         dirs = prepare(self._out, self._recipe.store)
         with locked(dirs), storage_errors(f"cannot write {self._out}"):
             before = current_manifest(self._out)
@@ -165,10 +103,6 @@ class _Build:
                 receipts = self._compile(dirs, plan, progress)
                 return self._commit(dirs, plan, receipts, before, progress)
 
-    def _dry_run(self) -> Summary:
-        plan = make_plan(self._source, self._recipe)
-        return Summary(len(plan), 0, 0, 0, sum(self._source.left_out.values()), self._seconds(), 0, "", 0)
-
     def _is_unchanged(self, plan: Plan, before: Manifest) -> bool:
         if self._options.rebuild or (self._options.retry_quarantined and before.quarantined):
             return False
@@ -178,84 +112,17 @@ class _Build:
         return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths)
 
     def _compile(self, dirs: BuildDirs, plan: Plan, progress: Progress) -> list[Receipt]:
-        bounds = self._resumable_bounds(dirs, plan)
-        if bounds is None:
-            self._clear(dirs)
-            plan.save(dirs.plan)
-        job = Job(
-            self._out, self._recipe, self._source.media, len(plan), None if plan.paths.data.size else self._source
-        )
-        workers = self._options.workers or machine.usable_cpus()
-        empty_dir(dirs.workers)
-        empty_dir(dirs.unfinished)
-        with LocalExecutor(
-            job,
-            dirs.workers,
-            workers=workers,
-            timeout_seconds=self._options.timeout_seconds,
-            on_progress=progress.running,
-        ) as executor:
-            if bounds is None:
-                bounds = self._cut(dirs, plan, executor)
-            tasks = [Task(number, *bounds[number : number + 2].tolist(), known={}) for number in range(len(bounds) - 1)]
-            receipts = [receipt for task in tasks if (receipt := self._finished(dirs, task)) is not None]
-            done = {receipt.task for receipt in receipts}
-            progress.finish(sum(task.stop - task.start for task in tasks if task.number in done))
-            progress.say(f"compiling {len(plan)} inputs in {len(tasks)} shards with {workers} worker processes"
-                         + (f" ({len(done)} shards are done already)" if done else ""))  # fmt: skip
-            progress.event("info", "started", inputs=len(plan), tasks=len(tasks), resumed=len(done), workers=workers)
-            for receipt in executor.run([task for task in tasks if task.number not in done]):
-                self._note(receipt, progress)
-                progress.finish(len(receipt.samples) + len(receipt.quarantined))
-                receipts.append(receipt)
-        return sorted(receipts, key=lambda receipt: receipt.task)
-
-    def _note(self, receipt: Receipt, progress: Progress) -> None:
-        for _, row in receipt.quarantined:
-            progress.event("warning", "quarantined", task=receipt.task, sample=row.key, message=row.message)
-            if self._options.on_error == "stop":
-                raise TooManyFailuresError(f"{row}; stopped by on_error=stop, nothing was committed")
-        progress.event("info", "shard finished", task=receipt.task, seconds=round(receipt.seconds, 3))
-
-    def _plan_identity(self, plan: Plan) -> str:
-        return values_checksum(plan.digest, self._recipe_digest, plan.paths)
-
-    def _resumable_bounds(self, dirs: BuildDirs, plan: Plan) -> np.ndarray | None:
-        """Where an interrupted build of the same plan cut its tasks; its receipts are then good."""
-        try:
-            facts = json.loads((dirs.plan / "plan.json").read_text())
-            if facts["identity"] != self._plan_identity(plan) or self._options.rebuild:
-                return None
-            return np.array(facts["bounds"], np.int64)
-        except (OSError, ValueError, KeyError):
-            return None
-
-    def _clear(self, dirs: BuildDirs) -> None:
-        for directory in (dirs.plan, dirs.receipts):
-            empty_dir(directory)
-
-    def _cut(self, dirs: BuildDirs, plan: Plan, executor: LocalExecutor) -> np.ndarray:
-        chosen = np.unique(np.linspace(0, len(plan) - 1, min(_PROBES, len(plan))).round().astype(np.int64))
-        total = _expected_bytes(plan, executor.probe(tuple(chosen.tolist())))
-        check_room(dirs, total)
-        bounds = cut_tasks(plan, total, self._recipe.shard_size)
-        facts = {"identity": self._plan_identity(plan), "bounds": bounds.tolist()}
-        write_atomically(dirs.plan / "plan.json", json.dumps(facts).encode())
-        return bounds
-
-    def _finished(self, dirs: BuildDirs, task: Task) -> Receipt | None:
-        receipt = load_receipt(dirs.receipts, task.number)
-        if receipt is None or receipt.shard is None:
-            return receipt
-        path = dirs.shards / receipt.shard.file
-        return receipt if path.exists() and path.stat().st_size == receipt.shard.bytes else None
+        by_path = len(plan.paths.data) > 0
+        job = Job(self._out, self._recipe, self._source.media, len(plan), None if by_path else self._source)
+        return PlanCompiler(dirs, plan, job, self._recipe_digest, self._options, progress).run()
 
     def _commit(
         self, dirs: BuildDirs, plan: Plan, receipts: list[Receipt], before: Manifest | None, progress: Progress
     ) -> Summary:
         failed = [row for receipt in receipts for _, row in receipt.quarantined]
         if len(failed) == len(plan):
-            raise TooManyFailuresError(f"all {len(plan)} inputs failed, nothing was committed; the first: {failed[0]}")
+            message = f"all {len(plan)} inputs failed, nothing was committed; the first: {failed[0]}"
+            raise TooManyFailuresError(message)
         writer = GenerationWriter(plan, receipts, self._compiler.fields)
         self._check_shrink(writer.count, before)
         known = set() if before is None else {row.identity for row in self._quarantine_of(before)}
@@ -264,28 +131,28 @@ class _Build:
         prune(dirs, keep=self._options.keep)
         empty_dir(dirs.work)
         progress.event("info", "committed", generation=manifest.generation, count=manifest.count)
-        summary = self._summary(plan, manifest, compiled=writer.count, failures=failures)
         for row in failures[:_NAMED_FAILURES]:
             progress.say(f"quarantined: {row}")
         if len(failures) > _NAMED_FAILURES:
-            progress.say(f"… and {len(failures) - _NAMED_FAILURES} more")
-        return summary
+            progress.say(f"… and {len(failures) - _NAMED_FAILURES} more; `precompile info {self._out}` lists them")
+        return self._summary(plan, manifest, compiled=writer.count, failures=failures)
 
     def _check_shrink(self, count: int, before: Manifest | None) -> None:
         if before is not None and not self._options.allow_shrink and count < before.count * (1 - _MAX_SHRINK):
-            raise ShrinkError(f"the new generation would have {count} samples, the current one has {before.count}; "
-                              "nothing was committed. If that is right, run with --allow-shrink")  # fmt: skip
+            raise ShrinkError(
+                f"the new generation would have {count} samples, the current one has {before.count}; "
+                "nothing was committed. If that is right, run with --allow-shrink"
+            )
 
     def _quarantine_of(self, manifest: Manifest) -> list[Quarantined]:
         return read_quarantine(generation_dir(self._out, manifest.generation) / QUARANTINE_NAME)
 
     def _facts(self, plan: Plan) -> Mapping[str, Any]:
-        root = str(self._root) if self._root is not None else ""
         return {
             "store": self._recipe.store,
             "recipe": {**self._recipe.model_dump(mode="json"), "resolved": resolved_parameters(self._compiler)},
             "recipe_digest": self._recipe_digest,
-            "source": {"root": root, "media": self._source.media, "digest": plan.digest},
+            "source": {"root": self._root, "media": self._source.media, "digest": plan.digest},
             "left_out": dict(self._source.left_out),
             "made_by": f"precompile {__version__}",
         }
@@ -297,7 +164,7 @@ class _Build:
             compiled=compiled,
             reused=len(plan) - compiled - manifest.quarantined,
             quarantined=manifest.quarantined,
-            left_out=sum(self._source.left_out.values()),
+            left_out=self._left_out(),
             seconds=self._seconds(),
             generation=manifest.generation,
             fingerprint=manifest.fingerprint,
@@ -306,20 +173,8 @@ class _Build:
             exit_code=3 if too_many else 0,
         )
 
+    def _left_out(self) -> int:
+        return sum(self._source.left_out.values())
+
     def _seconds(self) -> float:
         return round(time.monotonic() - self._began, 3)
-
-
-def _fields(options: BuildOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in BuildOptions.__dataclass_fields__}
-
-
-def _expected_bytes(plan: Plan, probed: Probed) -> int:
-    """From the probed inputs: their mean if all records are equal, else their mean growth times all input bytes."""
-    if not probed.record_bytes:
-        return 0
-    mean = sum(probed.record_bytes) / len(probed.record_bytes)
-    if len(set(probed.record_bytes)) == 1:
-        return int(mean * len(plan))
-    growth = sum(probed.record_bytes) / max(1, sum(probed.input_bytes))
-    return int(growth * np.maximum(plan.stat[:, 0], 0).sum())

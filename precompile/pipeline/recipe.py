@@ -62,15 +62,19 @@ class Recipe(BaseModel):
         Field(description="the class list in order of the labels, instead of the sorted class names"),
     ] = None
     media: Annotated[Literal["auto", "image", "audio"], Field(description="table: what the files are")] = "auto"
+    table: Annotated[str | None, Field(description="path of the table below SOURCE, when SOURCE is its folder")] = None
     path_column: Annotated[str | None, Field(description="table: the column with paths (default: found by name)")] = (
         None
     )
+    path_format: Annotated[
+        str | None, Field(description="table: the path made of columns, such as audio/fold{fold}/{file}.wav")
+    ] = None
     label_column: Annotated[str | None, Field(description="table: the column with labels (default: found by name)")] = (
         None
     )
     split_column: Annotated[str | None, Field(description="table: the column with splits (default: `split`)")] = None
     path_prefix: Annotated[
-        str, Field(description="table: folder the paths are relative to, from the table's folder")
+        str, Field(description="table: folder that the paths are relative to, itself relative to SOURCE")
     ] = ""
     path_suffix: Annotated[str, Field(description="table: appended to each path, such as .jpg")] = ""
     missing: Annotated[Literal["error", "quarantine"], Field(description="table: rows whose file does not exist")] = (
@@ -146,6 +150,8 @@ class Recipe(BaseModel):
             raise ValueError(
                 f"fit=short needs size=N (the shorter side), got size={self.size[0]}x{self.size[1]}; choose fit=exact, pad or stretch"
             )
+        if self.path_format is not None and self.path_column is not None:
+            raise ValueError("path_format and path_column exclude each other: both say where the paths are")
         if self.encoding == "bmp" and self.layout != "CHW":
             raise ValueError("layout=HWC needs encoding=raw")
         if self.max_side is not None and isinstance(self.size, int) and self.max_side < self.size:

@@ -94,8 +94,17 @@ def test_crop_of_a_letterbox_cuts_the_padded_image(height, width, target, crop):
 
 @given(
     geometry=st.sampled_from(
-        [Geometry(7), Geometry(7, crop=9), Geometry(crop=5), Geometry(8, "pad"), Geometry((3, 9), "exact"), Geometry()]
-        + [Geometry((3, 9), "stretch"), Geometry(max_side=9), Geometry((6, 5), "pad", crop=4)]
+        [
+            Geometry(),
+            Geometry(7),
+            Geometry(7, crop=9),
+            Geometry(crop=5),
+            Geometry(max_side=9),
+            Geometry(8, "pad"),
+            Geometry((6, 5), "pad", crop=4),
+            Geometry((3, 9), "exact"),
+            Geometry((3, 9), "stretch"),
+        ]
     ),
     height=small,
     width=small,

@@ -65,6 +65,13 @@ class Audio:
         return waveform.mean(axis=0, keepdims=True) if self.channels == "mix" and len(waveform) > 1 else waveform
 
 
+class _Stream(soundfile.SoundFile):  # type: ignore[misc]
+    """Read in order. Of a seekable file soundfile trusts the frame count, and it seeks to each block's end."""
+
+    def seekable(self) -> bool:
+        return False
+
+
 def _read(data: bytes) -> tuple[np.ndarray, int]:
     """float32 (frames, channels), and the rate in Hz. Blocks bound the memory by what is there: headers lie."""
     if not data:
@@ -74,7 +81,9 @@ def _read(data: bytes) -> tuple[np.ndarray, int]:
         raise ContentError(f"{container}: libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG")
     blocks = []
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
+        with _Stream(io.BytesIO(data)) as file:
+            # soundfile.read does so too; in an MP3 it decides about the last bit of the samples.
+            file.seek(0)
             while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
                 blocks.append(block)
             rate = file.samplerate

@@ -41,7 +41,8 @@ _TURN: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 class Fast:
     """OpenCV decodes ordinary JPEG, pixel-identical to Pillow; `exact` decodes all else and judges what is damaged.
 
-    bilinear and bicubic: torch's antialiased uint8 kernels, at most 1 and 2 levels off Pillow; lanczos, box: Pillow.
+    bilinear, bicubic: torch's antialiased uint8 kernels, at most 1 and 2 levels off Pillow. lanczos, box, and bicubic
+    that shrinks the height far more than the width: Pillow.
     """
 
     exact: Exact = field(default_factory=Exact)
@@ -55,13 +56,14 @@ class Fast:
         """uint8 (3, height, width) as `Exact`. Raises ContentError for anything else than a whole image."""
         _one_thread()
         pixels = self._decode_ordinary(data)
-        if pixels is not None and self.exact.filter in _UPSAMPLE:
-            return Decoded(self._resize(pixels))
-        with _pillow.decoding(self.exact.max_pixels):
-            image = self.exact.decode(data) if pixels is None else Image.fromarray(pixels)
-            if self.exact.filter in _UPSAMPLE:
-                return Decoded(self._resize(np.array(image)))
-            return Decoded(self.exact.resize(image, self.exact.plan(image.height, image.width)))
+        if pixels is None:
+            with _pillow.decoding(self.exact.max_pixels):
+                pixels = np.array(self.exact.decode(data))
+        plan = self.exact.plan(*pixels.shape[:2])
+        if _is_for_pillow(self.exact.filter, pixels, plan):
+            with _pillow.decoding(self.exact.max_pixels):
+                return Decoded(self.exact.resize(Image.fromarray(pixels), plan))
+        return Decoded(self._resize(pixels, plan))
 
     def _decode_ordinary(self, data: bytes) -> np.ndarray | None:
         """uint8 (height, width, 3) RGB of an ordinary JPEG; None when `exact` must decode, or refuse, the file."""
@@ -75,9 +77,8 @@ class Fast:
         pixels = _imdecode(data)
         return pixels if pixels is None or orientation == 1 else _TURN[orientation](pixels)
 
-    def _resize(self, pixels: np.ndarray) -> np.ndarray:
+    def _resize(self, pixels: np.ndarray, plan: Resizing) -> np.ndarray:
         """uint8 (height, width, 3) -> (3, height, width) in the memory order of the encoding."""
-        plan = self.exact.plan(*pixels.shape[:2])
         top, left, height, width = plan.box
         array, box = _layout.allocate(plan, self.exact.encoding)
         if pixels.shape[:2] != (plan.height, plan.width):
@@ -90,15 +91,31 @@ class Fast:
         return array
 
 
+def _is_for_pillow(name: str, pixels: np.ndarray, plan: Resizing) -> bool:
+    """Whether torch has no such filter, or would be further from Pillow than this engine states.
+
+    Between the two passes values are cut to 0..255, so that the order of the passes shows where bicubic overshoots.
+    torch resizes rows first; Pillow 13 resizes columns first when the height shrinks by more than twice the pixels
+    that the width does (python-pillow/Pillow#9549).
+    """
+    height, width = pixels.shape[:2]
+    if (height, width) == (plan.height, plan.width):
+        return False
+    may_start_with_columns = height - plan.height > 2 * max(width - plan.width, 0)
+    return name not in _UPSAMPLE or (name == "bicubic" and may_start_with_columns)
+
+
 def _upsample(pixels: np.ndarray, plan: Resizing, name: str) -> np.ndarray:
-    """uint8 (3, bottom, right): the resized image as far as the box reaches; what lies beyond it is not computed."""
+    """uint8 (3, at least bottom, at least right): the resized image as far as the box reaches, not much more."""
+    old_height, old_width = pixels.shape[:2]
     bottom, right = plan.box[0] + plan.box[2], plan.box[1] + plan.box[3]
-    if not bottom or not right:
-        return np.empty((3, bottom, right), np.uint8)
     # Whole rows, so that the kernel reads channels_last memory as it is; it would copy a slice of columns.
-    rows = _rows_needed(bottom, pixels.shape[0] / plan.height, _SUPPORT[name])
+    rows = min(old_height, _rows_needed(bottom, old_height / plan.height, _SUPPORT[name]))
+    if rows == bottom or right == old_width or not bottom or not right:
+        # The kernel takes an axis of equal length in and out for unscaled, whatever the scale is.
+        rows, bottom, right = old_height, plan.height, plan.width
     source = torch.from_numpy(pixels[:rows]).permute(2, 0, 1).unsqueeze(0)
-    scales = plan.height / pixels.shape[0], plan.width / pixels.shape[1]
+    scales = plan.height / old_height, plan.width / old_width
     result: np.ndarray = _UPSAMPLE[name](source, [bottom, right], False, *scales)[0].numpy()
     return result
 

@@ -43,6 +43,8 @@ class LocalExecutor:
         self._lost = 0
 
     def __enter__(self) -> LocalExecutor:
+        for _ in range(self._workers):  # all at once: a worker takes seconds to import torch
+            self._start_worker()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -26,12 +26,16 @@ def open_source(root: Path, recipe: Recipe) -> Source:
         raise SourceError(f"{root}: no such file or folder") from None
     except OSError as error:
         raise StorageError(f"{root}: cannot be read: {error.strerror}") from error
-    name = _kind(root) if recipe.source == "auto" else recipe.source
+    if recipe.table is not None and recipe.source not in ("auto", "table"):
+        raise RecipeError(f"table={recipe.table} needs source=table, got source={recipe.source}")
+    name = _kind(root, recipe) if recipe.source == "auto" else recipe.source
     source: Source = plugins.load("sources", name).open_source(root, recipe)
     return source
 
 
-def _kind(root: Path) -> str:
+def _kind(root: Path, recipe: Recipe) -> str:
+    if recipe.table is not None:
+        return "table"
     if not root.is_dir():
         if root.is_file() and root.suffix.lower() in TABLE_SUFFIXES:
             return "table"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import posixpath
+import string
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,30 +32,33 @@ NO_SPLIT = "all"
 def open_source(root: Path, recipe: Recipe) -> FolderSource:
     """Samples in the order of the rows, with `image` or `audio` (a Path), perhaps `label`, and the other columns.
 
-    The key is the path relative to the table's folder, or the absolute path of a file outside it. Labels that are
+    `root` is the table, or, with the key `table`, the folder that holds it. Paths and keys are relative to the
+    table's folder, or to that one; the key of a file outside of it is its absolute path. Labels that are
     all integers stay integers; others are class names. Raises SourceError naming the line of a bad row, and
     RecipeError when a column or the media is not found.
     """
-    path = Path(os.path.abspath(root))
+    root = Path(os.path.abspath(root))
+    path, folder = (root, root.parent) if recipe.table is None else (root / recipe.table, root)
     if path.suffix.lower() not in TABLE_SUFFIXES or not path.is_file():
         raise SourceError(f"{path}: a table must be a file of {', '.join(TABLE_SUFFIXES)}")
     table = read_table(path)
-    path_column = _pick(table, recipe.path_column, PATH_COLUMNS)
-    if path_column is None:
+    path_column = None if recipe.path_format else _pick(table, recipe.path_column, PATH_COLUMNS)
+    if path_column is None and not recipe.path_format:
         raise RecipeError(f"{path}: no column with paths among {_names(table)}; --set path_column= names it")
     label_column = _pick(table, recipe.label_column, LABEL_COLUMNS)
     split_column = _pick(table, recipe.split_column, SPLIT_COLUMNS)
     if not len(table.lines):
         raise SourceError(f"{path}: no rows below the header ({_names(table)})")
-    keys = _keys(table, path_column, recipe)
+    cells = _formatted(table, recipe.path_format) if path_column is None else table.columns[path_column]
+    keys = _keys(table, folder, cells, recipe)
     _refuse_duplicates(table, keys)
     media = _media(table, keys, recipe)
     if recipe.missing == "error":
-        _refuse_missing(table, keys)
+        _refuse_missing(table, folder, keys)
     label, classes = (None, recipe.classes) if label_column is None else _labels(table, label_column, recipe.classes)
     splits, split = _splits(table, split_column)
     columns = _columns(table, {path_column, label_column, split_column})
-    return FolderSource(media, path.parent, Listing(keys, split, label, columns), splits, classes, {})
+    return FolderSource(media, folder, Listing(keys, split, label, columns), splits, classes, {})
 
 
 def _names(table: Table) -> str:
@@ -70,15 +75,30 @@ def _pick(table: Table, wanted: str | None, usual: tuple[str, ...]) -> str | Non
     return by_name.get(wanted) or by_name[wanted.lower()]
 
 
-def _keys(table: Table, column: str, recipe: Recipe) -> TextColumn:
-    folder = f"{str(table.path.parent).rstrip('/')}/"
-    base = posixpath.join(folder, recipe.path_prefix)
+def _formatted(table: Table, pattern: str | None) -> Iterator[str]:
+    """The pattern with each row's cells filled in for {column}."""
+    assert pattern is not None
+    try:
+        pieces = [(text, name) for text, name, _, _ in string.Formatter().parse(pattern)]
+    except ValueError as error:
+        raise RecipeError(f"path_format: {error}, got path_format={pattern!r}") from None
+    for _, name in pieces:
+        if name is not None and name not in table.columns:
+            raise RecipeError(f"{table.path}: path_format names the column {name!r}; the columns are {_names(table)}")
+    texts = [text for text, _ in pieces]
+    for row in zip(*(table.columns[name] if name else [""] * len(table.lines) for _, name in pieces)):
+        yield "".join(text + cell for text, cell in zip(texts, row))
+
+
+def _keys(table: Table, folder: Path, cells: Iterable[str], recipe: Recipe) -> TextColumn:
+    top = f"{str(folder).rstrip('/')}/"
+    base = posixpath.join(top, recipe.path_prefix)
     keys = TextBuilder()
-    for cell, line in zip(table.columns[column], table.lines):
+    for cell, line in zip(cells, table.lines):
         if not cell or "\0" in cell:
-            raise SourceError(f"{table.path}, line {line}: expected a path in column {column!r}, got {cell!r}")
+            raise SourceError(f"{table.path}, line {line}: expected a path, got {cell!r}")
         path = "/" + posixpath.normpath(posixpath.join(base, cell + recipe.path_suffix)).lstrip("/")
-        keys.append(path.removeprefix(folder))
+        keys.append(path.removeprefix(top))
     return keys.finish()
 
 
@@ -93,8 +113,7 @@ def _refuse_duplicates(table: Table, keys: TextColumn) -> None:
                           f"{keys[int(first)]!r}; each file may have one row")  # fmt: skip
 
 
-def _refuse_missing(table: Table, keys: TextColumn) -> None:
-    folder = str(table.path.parent)
+def _refuse_missing(table: Table, folder: Path, keys: TextColumn) -> None:
     missing = [row for row, key in enumerate(keys) if not os.path.isfile(os.path.join(folder, key))]
     if missing:
         first = ", ".join(f"line {table.lines[row]} {os.path.join(folder, keys[row])!r}" for row in missing[:3])

@@ -19,7 +19,7 @@ class ShardWriter(Protocol):
     """
 
     def append(self, record: np.ndarray) -> None:
-        """record: uint8 (bytes,), at least one byte."""
+        """record: uint8 (bytes,), contiguous, at least one byte. It must not change until the writer has ended."""
         ...
 
     def commit(self) -> np.ndarray: ...

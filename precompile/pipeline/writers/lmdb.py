@@ -46,7 +46,11 @@ class LmdbWriter:
         self._path = path
         self._map_bytes = _MAP_STEP_BYTES
         path.open("xb").close()
-        self._env: lmdb.Environment | None = _open(path, map_size=self._map_bytes)
+        try:
+            self._env: lmdb.Environment | None = _open(path, map_size=self._map_bytes)
+        except lmdb.Error as error:
+            path.unlink()
+            raise _as_os_error(error, path) from None
         self._pack: list[np.ndarray] = []
         self._pack_bytes = 0
         self._values: list[tuple[bytes, bytearray]] = []

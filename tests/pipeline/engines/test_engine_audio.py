@@ -100,7 +100,7 @@ def test_mono_is_the_same_for_every_rule(channels):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    old=st.sampled_from([8_000, 11_025, 16_000, 22_050, 44_056, 44_100, 48_000]),
+    old=st.sampled_from([8_000, 11_025, 16_000, 22_050, 12_345, 44_100, 48_000]),
     new=st.sampled_from([8_000, 16_000, 22_050, 44_100]),
     frames=st.integers(1, 3000),
 )
@@ -129,8 +129,9 @@ def test_samples_that_are_not_finite_are_refused(value):
         Audio()(encode(np.array([0.0, value]), subtype="FLOAT"))
 
 
-def mp4():
-    return struct.pack(">I4s4sI", 16, b"ftyp", b"M4A ", 0) + b"\0" * 64
+MP4 = struct.pack(">I4s4sI", 16, b"ftyp", b"M4A ", 0) + bytes(64)
+MATROSKA = b"\x1aE\xdf\xa3" + bytes(60)
+ADTS = b"\xff\xf1\x50\x80" + bytes(60)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +140,11 @@ def mp4():
         (b"", "empty file (0 bytes)"),
         (encode(np.zeros(0)), "no audio frames"),
         (b"text that is no audio", "libsndfile: Format not recognised."),
-        (mp4(), "MP4 (m4a, AAC): libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG"),
-        (b"\x1aE\xdf\xa3" + bytes(60), "Matroska (webm, mka): libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG"),
-        (b"\xff\xf1\x50\x80" + bytes(60), "ADTS (aac): libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG"),
+        (MP4, "MP4 (m4a, AAC): libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG"),
+        (MATROSKA, "Matroska (webm, mka): libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG"),
+        (ADTS, "ADTS (aac): libsndfile cannot read it; convert it to WAV, FLAC, MP3 or OGG"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_named(data, message):
     with pytest.raises(ContentError) as error:
         Audio()(data)

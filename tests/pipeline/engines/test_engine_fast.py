@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -134,8 +134,11 @@ def test_damaged_jpeg_is_judged_as_exact_does(seed, options, gray):
 @pytest.mark.parametrize("filter", sorted(LEVELS))
 @pytest.mark.parametrize(
     "geometry",
-    [Geometry(256, crop=224), Geometry((300, 70), "stretch"), Geometry(40, "pad"), Geometry((9, 200), "exact")]
-    + [
+    [
+        Geometry(256, crop=224),
+        Geometry((300, 70), "stretch"),
+        Geometry(40, "pad"),
+        Geometry((9, 200), "exact"),
         Geometry(500, crop=490),
         Geometry(30, crop=64),
         Geometry((40, 3), "pad", crop=1),
@@ -154,19 +157,24 @@ def test_resized_pixels_are_within_the_stated_levels(suffix, geometry, filter, p
         assert np.abs(got.astype(int) - expected).max() <= LEVELS[filter]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
-    height=st.integers(1, 80),
-    width=st.integers(1, 80),
-    size=st.integers(1, 60),
-    crop=st.one_of(st.none(), st.integers(1, 70)),
+    height=st.integers(1, 120),
+    width=st.integers(1, 120),
+    target=st.tuples(st.integers(1, 120), st.integers(1, 120)),
+    fit=st.sampled_from(["short", "stretch", "exact"]),
+    crop=st.one_of(st.none(), st.integers(1, 130)),
     filter=st.sampled_from(["bilinear", "bicubic"]),
 )
-def test_odd_sizes_are_within_the_stated_levels(height, width, size, crop, filter):
-    pixels = np.random.default_rng(height * 100 + width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+@example(height=151, width=177, target=(159, 1), fit="short", crop=15, filter="bicubic")
+@example(height=50, width=40, target=(60, 60), fit="stretch", crop=20, filter="bilinear")
+@example(height=40, width=50, target=(60, 60), fit="stretch", crop=20, filter="bilinear")
+@example(height=101, width=21, target=(9, 106), fit="stretch", crop=None, filter="bicubic")
+def test_hard_edges_of_any_size_are_within_the_stated_levels(height, width, target, fit, crop, filter):
+    pixels = 255 * np.random.default_rng(height * 100 + width).integers(0, 2, (height, width, 3), dtype=np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
-    exact = Exact(Geometry(size, crop=crop), filter)
+    Image.fromarray(pixels).save(buffer, "BMP")
+    exact = Exact(Geometry(target[0] if fit == "short" else target, fit, crop), filter)
     expected, got = exact(buffer.getvalue()).array, Fast(exact)(buffer.getvalue()).array
     assert np.abs(got.astype(int) - expected).max(initial=0) <= LEVELS[filter]
 

@@ -104,8 +104,8 @@ def test_rate_per_file_builds_one_transform_per_rate():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"bins": 3}, "unknown mel parameter 'bins'; choose from center, dtype, f_max, f_min, hop_length, log, log_floor, "
-                      "mel_scale, n_fft, norm, num_mels, power, top_db, win_length"),
+        ({"bins": 3}, "unknown mel parameter 'bins'; choose from center, dtype, f_max, f_min, hop_length, log, "
+                      "log_floor, mel_scale, n_fft, norm, num_mels, power, top_db, win_length"),
         ({"n_fft": 1}, "n_fft must be an integer of at least 2, got n_fft=1"),
         ({"n_fft": "400"}, "n_fft must be an integer of at least 2, got n_fft='400'"),
         ({"hop_length": 0}, "hop_length must be an integer of at least 1, got hop_length=0"),

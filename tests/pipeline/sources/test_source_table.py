@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -152,7 +153,7 @@ def test_missing_files(table):
 @pytest.mark.parametrize(
     ("content", "suffix", "message"),
     [
-        ("path,label\na.jpg,1\n,2\n", ".csv", r"line 3: expected a path in column 'path', got ''"),
+        ("path,label\na.jpg,1\n,2\n", ".csv", r"line 3: expected a path, got ''"),
         ("path,label\na.jpg,1\nb.jpg\n", ".csv", r"line 3: expected 2 cells \(path, label\), got 1"),
         ('path,label\na.jpg,"1\n2"\nb.jpg,1,2\n', ".csv", "line 4: expected 2 cells"),
         ('path,label\na.jpg,"1" 2\n', ".csv", "line 2: "),
@@ -161,13 +162,13 @@ def test_missing_files(table):
         ("", ".csv", "needs a header row, got an empty file"),
         ("path,label\n", ".csv", r"no rows below the header \('path', 'label'\)"),
         (b"path,label\na.jpg,\xe9t\xe9\n", ".csv", "must be UTF-8, got 0xe9"),
-        ("path\na\0.jpg\n", ".csv", r"line 2: expected a path in column 'path', got 'a\\x00\.jpg'"),
+        ("path\na\0.jpg\n", ".csv", r"line 2: expected a path, got 'a\\x00\.jpg'"),
         ('{"path": "a.jpg"}\n{"path": "b.jpg"\n', ".jsonl", "line 2: not JSON"),
         ("[1]\n", ".jsonl", "line 1: expected one JSON object a line, got list"),
         ("[" * 100_000, ".jsonl", "line 1: not JSON"),
         (lines({"path": "a.jpg", "box": [1, 2]}), ".jsonl", r"line 1, box: expected text.*, got \[1, 2\]"),
         ('{"path": "\\ud800.jpg"}', ".jsonl", r"line 1, path: not valid Unicode"),
-        (lines({"path": "a.jpg"}, {"label": 1}), ".jsonl", "line 2: expected a path in column 'path', got ''"),
+        (lines({"path": "a.jpg"}, {"label": 1}), ".jsonl", "line 2: expected a path, got ''"),
     ],
 )  # fmt: skip
 def test_bad_tables(table, content, suffix, message):
@@ -295,3 +296,24 @@ def test_factorize_inverts(cells):
     names, codes = factorize(cells)
     assert list(names) == sorted(set(cells))
     assert [names[code] for code in codes] == cells
+
+
+def test_table_below_the_source_with_paths_made_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "audio" / "fold2").mkdir(parents=True)
+    (tmp_path / "audio" / "fold2" / "a.wav").touch()
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "list.csv").write_text("name,fold,class\na,2,dog\n")
+    recipe = make_recipe(table="meta/list.csv", path_format="audio/fold{fold}/{name}.wav")
+    source = open_source(tmp_path, recipe)
+    assert source[0].key == "audio/fold2/a.wav"
+    assert source[0].parts == {"audio": tmp_path / "audio/fold2/a.wav", "label": "dog", "name": "a", "fold": 2}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("{fold}/{nme}", "path_format names the column 'nme'; the columns are"), ("{fold", "path_format: expected '}'")],
+)
+def test_path_format_that_does_not_fit(tmp_path: Path, pattern: str, message: str) -> None:
+    (tmp_path / "list.csv").write_text("name,fold\na,2\n")
+    with pytest.raises(RecipeError, match=message):
+        open_source(tmp_path / "list.csv", make_recipe(path_format=pattern))

@@ -1,0 +1,77 @@
+"""How to build, and what a build did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from precompile.errors import RecipeError
+from precompile.pipeline.quarantine import Quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How to build; none of it changes the bytes that come out."""
+
+    workers: int | None = None
+    """Processes; default: the CPUs this container really has."""
+    timeout_seconds: float = 60.0
+    """A sample that takes longer is quarantined."""
+    max_failures: str | int = 0
+    """New failures that are still a success: a number, or a share of the planned inputs such as `1%`."""
+    on_error: str = "quarantine"
+    """`quarantine` or `stop`."""
+    allow_shrink: bool = False
+    rebuild: bool = False
+    """Compile everything again, even if nothing changed."""
+    retry_quarantined: bool = False
+    keep: int = 2
+    """Generations that are kept."""
+    dry_run: bool = False
+    quiet: bool = False
+    log_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("workers", self.workers, 1), ("keep", self.keep, 1)):
+            if value is not None and value < least:
+                raise RecipeError(f"{name} must be at least {least}, got {name}={value}")
+        if not self.timeout_seconds > 0:
+            raise RecipeError(f"timeout must be more than 0 seconds, got timeout={self.timeout_seconds}")
+        if self.on_error not in ("quarantine", "stop"):
+            raise RecipeError(f"on_error must be quarantine or stop, got on_error={self.on_error!r}")
+        self.allowed_failures(100)
+
+    def allowed_failures(self, planned: int) -> int:
+        text = str(self.max_failures)
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            number = -1.0
+        if number < 0 or (not text.endswith("%") and number != int(number)):
+            raise RecipeError(f"max_failures must be N or P%, got max_failures={self.max_failures!r}")
+        return int(planned * number / 100) if text.endswith("%") else int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a build did; counts are of inputs. planned = compiled + reused + quarantined."""
+
+    planned: int
+    compiled: int
+    reused: int
+    quarantined: int
+    left_out: int
+    seconds: float
+    generation: int
+    fingerprint: str
+    bytes: int
+    """Of the generation's shards."""
+    failures: tuple[Quarantined, ...] = ()
+    """New or changed failures, which count against max_failures."""
+    exit_code: int = 0
+    """0, or 3 when there are more new failures than allowed."""
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name not in ("failures", "exit_code")}

@@ -1,0 +1,207 @@
+"""Loader: the same samples as direct reads, in the promised order and form."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+
+from precompile import CompiledDataset, Loader, Padded
+from precompile.format.schema import TEXT, FieldSpec
+from precompile.loading.samplers import batches, epoch_order
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+Written = tuple[Path, list[dict[str, Any]]]
+FIXED = {
+    "raw": FieldSpec("image", "uint8", (3, 5, 7)),
+    "raw_hwc": FieldSpec("image", "uint8", (3, 5, 7), "raw_hwc"),
+    "bmp": FieldSpec("image", "uint8", (3, 5, 7), "bmp"),
+    "float32": FieldSpec("image", "float32", (40, 3)),
+    "large": FieldSpec("image", "uint8", (3, 600, 700)),
+}
+
+
+def order_of(dataset: CompiledDataset, loader: Loader) -> list[int]:
+    """Which samples a loader gave, in order; every note of `images` is unique."""
+    notes = list(dataset.column("note"))
+    return [notes.index(note) for batch in loader for note in batch["note"]]
+
+
+@pytest.mark.parametrize("store", ["flat", "lmdb"])
+@pytest.mark.parametrize("form", FIXED)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_equals_direct_reads(
+    place: Path, write_dataset: Callable[..., Any], form: str, store: str, shuffle: bool
+) -> None:
+    fields = [FIXED[form], FieldSpec("mask", "int16", (5, 3)), FieldSpec("note", TEXT, ()), FieldSpec("label", "int64", ())]
+    write_dataset(place / "x.pc", fields, 19, num_shards=3, store=store)
+    dataset = CompiledDataset(place / "x.pc")
+    order = epoch_order(19, shuffle=shuffle, seed=5, epoch=0)
+    loaded = list(Loader(dataset, 4, shuffle=shuffle, seed=5))
+    assert [len(batch["note"]) for batch in loaded] == [4, 4, 4, 4, 3]
+    for batch, members in zip(loaded, batches(order, 4, drop_last=False)):
+        expected = dataset.collate([dataset[index] for index in members.tolist()])
+        assert batch.keys() == expected.keys()
+        for name in ("image", "mask", "label"):
+            assert batch[name].dtype == expected[name].dtype
+            assert batch[name].stride() == expected[name].stride()
+            assert torch.equal(batch[name], expected[name])
+        assert batch["note"] == expected["note"]
+
+
+@pytest.mark.parametrize(("batch_size", "drop_last", "sizes"), [
+    (20, False, [20, 20, 10]), (20, True, [20, 20]), (50, True, [50]), (51, True, []), (51, False, [50]), (7, True, [7] * 7),
+    (1, True, [1] * 50),
+])  # fmt: skip
+def test_drop_last(images: Written, batch_size: int, drop_last: bool, sizes: list[int]) -> None:
+    loader = Loader(CompiledDataset(images[0], fields=("image", "label")), batch_size, drop_last=drop_last)
+    assert [len(image) for image, _ in loader] == sizes
+    assert len(loader) == len(sizes)
+
+
+def test_forms_of_a_batch(images: Written) -> None:
+    root, samples = images
+    image, label = next(iter(Loader(CompiledDataset(root, fields=("image", "label"), split="val"), 10)))
+    assert np.array_equal(image, np.stack([sample["image"] for sample in samples[40:]]))
+    assert label.tolist() == [sample["label"] for sample in samples[40:]]
+    (alone,) = Loader(CompiledDataset(root, fields="image", split="val"), 10)
+    assert torch.equal(alone, image)
+    (labels,) = Loader(CompiledDataset(root, fields="label", split="val"), 10)
+    assert torch.equal(labels, label)
+    (notes,) = Loader(CompiledDataset(root, fields="note", split="val"), 10)
+    assert notes == [sample["note"] for sample in samples[40:]]
+
+
+def test_a_batch_may_be_written_to(images: Written) -> None:
+    root, samples = images
+    loader = Loader(CompiledDataset(root, fields="image"), 50)
+    for _ in range(3):
+        (image,) = loader
+        assert np.array_equal(image, np.stack([sample["image"] for sample in samples]))
+        image.zero_()
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+def test_prefetch_changes_nothing(images: Written, prefetch: int) -> None:
+    dataset = CompiledDataset(images[0])
+    assert order_of(dataset, Loader(dataset, 3, prefetch=prefetch)) == list(range(50))
+
+
+def test_epochs_differ_and_are_reproducible(images: Written) -> None:
+    dataset = CompiledDataset(images[0])
+    loader = Loader(dataset, 8, shuffle=True, seed=1)
+    epochs = [order_of(dataset, loader) for _ in range(3)]
+    assert all(sorted(order) == list(range(50)) for order in epochs)
+    assert len({tuple(order) for order in epochs}) == 3
+    assert [order_of(dataset, Loader(dataset, 8, shuffle=True, seed=1)) for _ in range(2)] == [epochs[0], epochs[0]]
+    assert order_of(dataset, Loader(dataset, 8, shuffle=True, seed=2)) != epochs[0]
+    loader.set_epoch(1)
+    assert [order_of(dataset, loader) for _ in range(2)] == epochs[1:]
+
+
+def test_a_pickled_loader_goes_on_with_the_next_epoch(images: Written) -> None:
+    dataset = CompiledDataset(images[0])
+    loader = Loader(dataset, 8, shuffle=True)
+    order_of(dataset, loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert order_of(dataset, copy) == order_of(dataset, loader)
+
+
+@pytest.mark.parametrize("chosen", [[3, 3, 0, 49], [-1, -50, 7], [], np.arange(49, -1, -3), range(5)])
+def test_sampler_of_positions(images: Written, chosen: Any) -> None:
+    dataset = CompiledDataset(images[0])
+    loader = Loader(dataset, 2, sampler=chosen)
+    assert order_of(dataset, loader) == [int(position) % 50 for position in chosen]
+    assert len(loader) == -(-len(chosen) // 2)
+
+
+def test_torch_samplers(images: Written) -> None:
+    dataset = CompiledDataset(images[0], split="train")
+    assert order_of(dataset, Loader(dataset, 6, sampler=SequentialSampler(dataset))) == list(range(40))
+    shuffled = Loader(dataset, 6, sampler=RandomSampler(dataset, generator=torch.Generator().manual_seed(3)))
+    first, second = order_of(dataset, shuffled), order_of(dataset, shuffled)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(40))
+    ranks = [Loader(dataset, 6, sampler=DistributedSampler(dataset, 2, rank)) for rank in range(2)]
+    assert sorted(order_of(dataset, ranks[0]) + order_of(dataset, ranks[1])) == list(range(40))
+
+
+def test_a_sampler_out_of_range(images: Written) -> None:
+    with pytest.raises(IndexError, match="the sampler must give positions below 10, got 3 to 10"):
+        list(Loader(CompiledDataset(images[0], split="val"), 2, sampler=[3, 10]))
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "4", None])
+@pytest.mark.parametrize("name", ["batch_size", "prefetch"])
+def test_wrong_numbers(images: Written, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got {name}={value!r}"):
+        Loader(CompiledDataset(images[0]), **{"batch_size": 2, name: value})
+
+
+def test_sampler_and_shuffle_exclude_each_other(images: Written) -> None:
+    with pytest.raises(ValueError, match="sampler and shuffle exclude each other"):
+        Loader(CompiledDataset(images[0]), 2, shuffle=True, sampler=[1])
+
+
+def test_varying_shapes_are_padded(spectrograms: Written) -> None:
+    root, samples = spectrograms
+    dataset = CompiledDataset(root, fields=("spectrogram", "label"))
+    seen = 0
+    for padded, label in Loader(dataset, 7):
+        assert isinstance(padded, Padded)
+        assert padded.lengths.dtype == torch.int64
+        assert padded.data.shape == (len(label), 4, int(padded.lengths.max()))
+        for row, length in zip(padded.data, padded.lengths.tolist()):
+            assert np.array_equal(row[:, :length], samples[seen]["spectrogram"])
+            assert not row[:, length:].any()
+            seen += 1
+    assert seen == 30
+
+
+def test_a_fixed_field_beside_a_varying_one_is_stacked(tmp_path: Path, write_dataset: Callable[..., Any]) -> None:
+    fields = [FieldSpec("image", "uint8", (3, None, None), "raw_hwc"), FieldSpec("thumb", "uint8", (3, 2, 4), "raw_hwc")]
+    write_dataset(tmp_path / "x.pc", fields, 5)
+    dataset = CompiledDataset(tmp_path / "x.pc", fields=("thumb", "image"))
+    (loaded,) = Loader(dataset, 5)
+    collated = dataset.collate([dataset[index] for index in range(5)])
+    for thumb, image in (loaded, collated):
+        assert np.array_equal(thumb, np.stack([dataset[index][0] for index in range(5)]))
+        assert image.lengths.tolist() == [list(dataset[index][1].shape[1:]) for index in range(5)]
+    assert loaded[0].stride() == collated[0].stride()
+    assert torch.equal(loaded[1].data, collated[1].data)
+
+
+@pytest.mark.parametrize("written", ["images", "spectrograms"])
+def test_transform_runs_per_sample(written: str, request: pytest.FixtureRequest) -> None:
+    root, samples = request.getfixturevalue(written)
+    name = "image" if written == "images" else "spectrogram"
+    dataset = CompiledDataset(root, fields=(name, "label"), transform=lambda array: array.double().sum())
+    sums = torch.cat([batch for batch, _ in Loader(dataset, 8)])
+    assert sums.tolist() == [float(sample[name].astype(np.float64).sum()) for sample in samples]
+
+
+class Unfit(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Unfit, ValueError, KeyError])
+def test_an_exception_in_a_transform_reaches_the_consumer(images: Written, kind: type[Exception]) -> None:
+    def transform(image: torch.Tensor) -> torch.Tensor:
+        if torch.equal(image, bad):
+            raise kind("no moustache on sample 33")
+        return image
+
+    bad = CompiledDataset(images[0])[33]["image"]
+    loader = Loader(CompiledDataset(images[0], fields="image", transform=transform), 10)
+    for _ in range(2):
+        given: Iterator[Any] = iter(loader)
+        assert [len(next(given)) for _ in range(3)] == [10, 10, 10]
+        with pytest.raises(kind, match="no moustache on sample 33"):
+            next(given)
