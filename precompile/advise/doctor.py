@@ -126,7 +126,7 @@ def check_threads(environ: Mapping[str, str], torch_threads: int, workers: int |
     if environ.get("OMP_WAIT_POLICY", "").strip().lower() == "active":
         return Check("threads", "warn", value, "idle OpenMP threads spin and take the CPUs: unset OMP_WAIT_POLICY")
     remedy = f"export OMP_NUM_THREADS={cpus // processes}" if processes <= cpus else f"use at most {cpus} workers"
-    advice = f"{remedy}; DataLoader: worker_init_fn=precompile.init_worker, so that a worker has one thread"
+    advice = f"{remedy}, so that a worker has one thread; or compile ahead of time, so that workers only copy memory"
     return _judge("threads", processes * threads <= cpus, value, advice)
 
 
@@ -151,7 +151,7 @@ def check_max_map_count(*, root: Path = machine.ROOT) -> Check:
 
 
 def check_filesystem(dataset: Path, *, root: Path = machine.ROOT) -> Check:
-    advice = "every epoch reads over the network: stage it to a local disk or a RAM disk (precompile cache add)"
+    advice = "every epoch reads over the network: copy the dataset to a local disk or to /dev/shm"
     value = f"{machine.filesystem(dataset, root=root)}, {_size(machine.free_bytes(dataset))} free"
     return _judge("dataset storage", not machine.is_network(dataset, root=root), value, advice)
 

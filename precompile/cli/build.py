@@ -17,18 +17,18 @@ from precompile.pipeline.named_recipes import recipe_names
 
 _RECIPE_OPTIONS = (
     ("source", str, "image_folder, audio_folder or table; default: found by looking"),
-    ("store", click.Choice(["lmdb", "flat", "tmpfs"]), "kind of shard; tmpfs: flat, and OUT must lie on a RAM disk  [lmdb]"),
+    ("store", click.Choice(["lmdb", "flat", "tmpfs"]), "kind of shard; tmpfs: flat, with OUT on a RAM disk  [lmdb]"),
     ("encoding", click.Choice(["raw", "bmp"]), "how an image is stored  [raw]"),
     ("size", str, "images: N or HxW; untouched by default"),
-    ("fit", click.Choice(["short", "exact", "pad", "stretch"]), "what --size means: the shorter side; cover and cut; letterbox; ignore the aspect  [short]"),
+    ("fit", click.Choice(["short", "exact", "pad", "stretch"]), "cover or letterbox or squeeze to --size  [short]"),
     ("crop", int, "images: side of the center crop, after resizing"),
     ("max-side", int, "images: upper limit of the longer side"),
-    ("filter", click.Choice(["bilinear", "bicubic", "lanczos", "box"]), "images: resampling, always antialiased  [bilinear]"),
+    ("filter", click.Choice(["bilinear", "bicubic", "lanczos", "box"]), "of resizing, always antialiased  [bilinear]"),
     ("engine", str, "images: exact (Pillow) or fast (OpenCV and torch, at most 1 level off)  [exact]"),
-    ("parity", click.Choice(["torchvision"]), "images: exactly what ImageFolder gives (no EXIF rotation, 16 bit clipped)"),
+    ("parity", click.Choice(["torchvision"]), "what ImageFolder gives: no EXIF rotation, 16 bit clipped"),
     ("features", str, "audio: mel, waveform, or both with a comma  [mel]"),
     ("sample-rate", int, "audio: Hz to resample to"),
-    ("dtype", click.Choice(["uint8", "int16", "float16", "float32"]), "element type  [uint8 images, float16 log features]"),
+    ("dtype", click.Choice(["uint8", "int16", "float16", "float32"]), "[uint8 images, float16 log features]"),
     ("order", click.Choice(["shuffled", "source"]), "how samples are placed in shards  [shuffled]"),
     ("shard-size", int, "bytes; default: about 64 shards"),
 )  # fmt: skip
@@ -126,7 +126,8 @@ def _print(summary: Summary, out: Path, *, dry_run: bool) -> None:
             f"{summary.planned} inputs would be compiled, {summary.left_out} files are left out; nothing was written"
         )
         return
-    counts = f"{summary.planned} planned = {summary.compiled} compiled + {summary.reused} reused + {summary.quarantined} quarantined"
+    parts = f"{summary.compiled} compiled + {summary.reused} reused + {summary.quarantined} quarantined"
+    counts = f"{summary.planned} planned = {parts}"
     click.echo(f"{out}: generation {summary.generation}, {counts}; {summary.left_out} left out")
     click.echo(f"{summary.bytes / 1e6:,.1f} MB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint}")
     if summary.exit_code == 3:

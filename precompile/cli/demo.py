@@ -71,8 +71,9 @@ def train(loader: Iterable[Any], *, num_classes: int, epochs: int) -> tuple[floa
 
     torch.manual_seed(0)
     network = nn.Sequential(
-        nn.Conv2d(3, 24, 3, stride=2), nn.BatchNorm2d(24), nn.ReLU(), nn.Conv2d(24, 48, 3, stride=2), nn.BatchNorm2d(48),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(48 * 9, num_classes),
+        nn.Conv2d(3, 24, 3, stride=2), nn.BatchNorm2d(24), nn.ReLU(),
+        nn.Conv2d(24, 48, 3, stride=2), nn.BatchNorm2d(48), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(48 * 9, num_classes),
     )  # fmt: skip
     optimiser = torch.optim.Adam(network.parameters(), 2e-3)
     losses: list[float] = []
@@ -82,7 +83,7 @@ def train(loader: Iterable[Any], *, num_classes: int, epochs: int) -> tuple[floa
             scores = network(_prepared(batch))
             loss = nn.functional.cross_entropy(scores, labels)
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             losses.append(loss.item())
             if epoch == epochs - 1:

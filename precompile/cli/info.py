@@ -11,6 +11,7 @@ from precompile.cli.main import print_json
 from precompile.format.generation import generation_dir, list_generations, read_current, read_generation
 from precompile.format.manifest import Manifest
 from precompile.pipeline.quarantine import QUARANTINE_NAME, read_quarantine
+from precompile.pipeline.recipe import make_recipe
 
 _SHOWN = 20
 
@@ -30,7 +31,8 @@ def command(out: Path, generations: bool, as_json: bool) -> None:
             for fact in facts:
                 mark = "*" if fact["current"] else " "
                 click.echo(
-                    f"{mark} {fact['generation']:>6}  {fact['created_at']}  {fact['count']} samples  {fact['fingerprint']}"
+                    f"{mark} {fact['generation']:>6}  {fact['created_at']}  {fact['count']} samples, "
+                    f"{fact['quarantined']} quarantined  {fact['fingerprint']}"
                 )
         return
     facts_now = describe(out, current)
@@ -81,7 +83,8 @@ def _generation(out: Path, number: int, current: int) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any]) -> None:
     fields = ", ".join(_field(field) for field in facts["fields"])
-    set_keys = {key: value for key, value in facts["recipe"].items() if value is not None and key != "resolved"}
+    usual = make_recipe().model_dump(mode="json")
+    set_keys = {key: value for key, value in facts["recipe"].items() if key in usual and value != usual[key]}
     lines = {
         "dataset": f"{facts['root']}, generation {facts['generation']} of {facts['created_at']} by {facts['made_by']}",
         "samples": f"{facts['count']} ({', '.join(f'{name} {count}' for name, count in facts['splits'].items())})",
@@ -89,7 +92,7 @@ def _print(facts: dict[str, Any]) -> None:
         "classes": f"{len(facts['classes'])}: {_some(facts['classes'])}" if facts["classes"] else "none",
         "stored": f"{facts['bytes'] / 1e6:,.1f} MB in {facts['shards']} {facts['store']} shards",
         "source": f"{facts['source'].get('root') or 'a Python object'} ({facts['source'].get('media')})",
-        "recipe": ", ".join(f"{key}={value}" for key, value in set_keys.items()),
+        "recipe": ", ".join(f"{key}={value}" for key, value in set_keys.items()) or "defaults",
         "versions": ", ".join(facts["versions"]),
         "fingerprint": facts["fingerprint"],
         "left out": ", ".join(f"{count} {reason}" for reason, count in facts["left_out"].items()) or "nothing",

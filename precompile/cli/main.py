@@ -56,8 +56,8 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(2)
+        _show_usage_error(error)
+        sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         sys.exit(75)
@@ -70,6 +70,15 @@ def main() -> None:
     except MemoryError:
         click.echo("error: this process ran out of memory; use fewer --workers or a larger container", err=True)
         sys.exit(1)
+
+
+def _show_usage_error(error: click.ClickException) -> None:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return
+    hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    click.echo(f"error: {' '.join(error.format_message().split())}{hint}", err=True)
 
 
 def print_json(value: Any) -> None:

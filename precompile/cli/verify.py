@@ -19,7 +19,10 @@ from precompile.pipeline.verify import verify
 @click.option("--against-source", metavar="N|all", help="decode N inputs again and compare")
 @click.option("--json", "as_json", is_flag=True, help="print as JSON")
 def command(out: Path, full: bool, against_source: str | None, as_json: bool) -> None:
-    """Check the compiled dataset OUT: files and sizes, and on request checksums and the source. Exits 1 on a finding."""
+    """Check the compiled dataset OUT: files and sizes, and on request checksums and the source.
+
+    Exits 1 on a finding.
+    """
     findings, compared = verify(out, full=full, against_source=_number(against_source))
     if as_json:
         facts: list[dict[str, Any]] = [{"where": finding.where, "what": finding.what} for finding in findings]

@@ -14,7 +14,7 @@ _HUGE_PAGE = 1 << 21
 
 
 def aligned_buffer(num_bytes: int) -> np.ndarray:
-    """A zeroed, writable uint8 (num_bytes,) whose address is a multiple of 64; private memory, in huge pages if large."""
+    """A zeroed, writable uint8 (num_bytes,) at an address that is a multiple of 64; large ones in huge pages."""
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     alignment = _HUGE_PAGE if num_bytes >= _HUGE_PAGE else ALIGNMENT
     memory = mmap.mmap(-1, max(num_bytes, 1) + alignment, **flags)

@@ -41,7 +41,7 @@ def stack(arrays: Sequence[np.ndarray]) -> torch.Tensor:
 
 
 def collate_values(values: Sequence[Any], varying_axes: Sequence[int]) -> Any:
-    """One field of several samples -> its batch. Tensors are stacked or padded, numbers become a tensor, text a list."""
+    """One field of several samples -> its batch: tensors stacked or padded, numbers as a tensor, text as a list."""
     first = values[0]
     if isinstance(first, torch.Tensor):
         if first.device.type != "cpu" or first.requires_grad:

@@ -18,7 +18,7 @@ from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
 from precompile.loading.collate import collate_values
 
-Fields: TypeAlias = None | str | Sequence[str]
+Fields: TypeAlias = str | Sequence[str] | None
 Transform: TypeAlias = Callable[[Any], Any]
 
 

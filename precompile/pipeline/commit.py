@@ -68,8 +68,8 @@ class GenerationWriter:
         everything = np.sort(np.concatenate([self.samples, self._failed]))
         if not np.array_equal(everything, np.arange(len(self._plan))):
             raise BuildFailedError(
-                f"planned {len(self._plan)} inputs, but {len(self.samples)} compiled and {len(self._failed)} quarantined "
-                "do not add up; nothing was committed. Run with --rebuild"
+                f"planned {len(self._plan)} inputs, but {len(self.samples)} compiled and {len(self._failed)} "
+                "quarantined do not add up; nothing was committed. Run with --rebuild"
             )
 
     def _splits(self) -> tuple[Split, ...]:
@@ -124,10 +124,10 @@ class GenerationWriter:
     def fingerprint(self, classes: tuple[str, ...] | None) -> str:
         shapes = [self.arrays[name] for name in sorted(self.arrays) if name.startswith("shape.")]
         columns = [part for name, column in sorted(self.columns.items()) for part in (name, column)]
-        return values_checksum(
-            repr(self.schema.to_json()), repr(classes), repr([(s.name, s.start, s.count) for s in self.splits]),
-            self._plan.keys.take(self.samples), self.arrays["crc32"], self.arrays["record"][:, 2].copy(), *shapes, *columns,
-        )  # fmt: skip
+        splits = repr([(split.name, split.start, split.count) for split in self.splits])
+        parts = [repr(self.schema.to_json()), repr(classes), splits, self._plan.keys.take(self.samples)]
+        lengths = self.arrays["record"][:, 2].copy()
+        return values_checksum(*parts, self.arrays["crc32"], lengths, *shapes, *columns)
 
     def write_index(self, directory: Path) -> dict[str, IndexFile]:
         for name, array in self.arrays.items():
@@ -144,8 +144,7 @@ def commit_generation(
 ) -> Manifest:
     """Write a generation beside the others and make it the current one by one rename. Any crash leaves the old one."""
     _read_back(dirs.root, writer)
-    present = [int(path.name) for path in dirs.generations.iterdir() if path.name.isdigit()]
-    generation = max(present, default=0) + 1
+    generation = _sweep_uncommitted(dirs) + 1
     unfinished = dirs.generations / f".{generation:06d}.{os.getpid()}.tmp"
     unfinished.mkdir()
     manifest = Manifest(
@@ -168,6 +167,15 @@ def commit_generation(
     sync_dir(dirs.generations)
     write_atomically(dirs.root / MANIFEST_NAME, text)
     return manifest
+
+
+def _sweep_uncommitted(dirs: BuildDirs) -> int:
+    """Remove what builds left that ended before their commit; returns the current generation, 0 when there is none."""
+    current = read_manifest(dirs.root / MANIFEST_NAME).generation if (dirs.root / MANIFEST_NAME).exists() else 0
+    for path in dirs.generations.iterdir():
+        if path.name.startswith(".") or (path.name.isdigit() and int(path.name) > current):
+            shutil.rmtree(path)
+    return current
 
 
 def _read_back(root: Path, writer: GenerationWriter) -> None:

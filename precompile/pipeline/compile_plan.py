@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 
 import numpy as np
 
 from precompile import machine
-from precompile.errors import TooManyFailuresError
+from precompile.errors import RecipeError, TooManyFailuresError
 from precompile.pipeline.checksum import values_checksum
 from precompile.pipeline.compile_shard import Job
 from precompile.pipeline.executors.local import LocalExecutor
@@ -36,7 +37,10 @@ class PlanCompiler:
     progress: Progress
 
     def run(self) -> list[Receipt]:
-        """Receipts of all tasks, in task order. Raises StorageError, NoRoomError, TooManyFailuresError, BuildFailedError."""
+        """Receipts of all tasks, in task order.
+
+        Raises StorageError, NoRoomError, TooManyFailuresError, BuildFailedError, or RecipeError for mixed rates.
+        """
         bounds = self._earlier_bounds()
         if bounds is None:
             for directory in (self.dirs.plan, self.dirs.receipts):
@@ -55,13 +59,14 @@ class PlanCompiler:
             if bounds is None:
                 bounds = self._cut(executor)
             ends = bounds.tolist()
-            tasks = [Task(number, *span, {}) for number, span in enumerate(zip(ends, ends[1:]))]
+            tasks = [Task(number, *span, {}) for number, span in enumerate(itertools.pairwise(ends))]
             receipts = [receipt for task in tasks if (receipt := self._finished(task)) is not None]
             self._say_start(tasks, receipts, workers)
             done = {receipt.task for receipt in receipts}
             for receipt in executor.run([task for task in tasks if task.number not in done]):
                 self._note(receipt)
                 receipts.append(receipt)
+                self._check_rates([receipts[0], receipt])
         return sorted(receipts, key=lambda receipt: receipt.task)
 
     def _earlier_bounds(self) -> np.ndarray | None:
@@ -101,6 +106,20 @@ class PlanCompiler:
             "info", "started", inputs=len(self.plan), tasks=len(tasks), resumed=len(receipts), workers=workers
         )
         self.progress.finish(sum(len(receipt.samples) + len(receipt.quarantined) for receipt in receipts))
+
+    def _check_rates(self, receipts: list[Receipt]) -> None:
+        """Clips of several rates in one field would be squashed silently; see as early as the second shard."""
+        if self.job.recipe.sample_rate is not None:
+            return
+        example: dict[int, int] = {}
+        for receipt in receipts:
+            rates = receipt.columns.get("sample_rate")
+            if isinstance(rates, np.ndarray):
+                values, first = np.unique(rates, return_index=True)
+                example = {**dict(zip(values.tolist(), receipt.samples[first].tolist())), **example}
+        if len(example) > 1:
+            found = ", ".join(f"{rate} Hz ({self.plan.keys[sample]})" for rate, sample in sorted(example.items())[:3])
+            raise RecipeError(f"the clips have several sample rates: {found}; choose one with --sample-rate")
 
     def _note(self, receipt: Receipt) -> None:
         for _, row in receipt.quarantined:

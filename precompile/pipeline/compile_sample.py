@@ -39,6 +39,12 @@ class SampleCompiler:
         """The array fields that come out, in order."""
         return tuple(part.spec() for part in self.features) or (self.engine.spec(),)
 
+    def load(self) -> None:
+        """Import all that calls will need."""
+        self.engine.load()
+        for feature in self.features:
+            feature.load()
+
     def __call__(self, data: bytes) -> CompiledSample:
         """Raises ContentError, or whatever a decoder raises, when the content cannot be compiled."""
         if not data:

@@ -55,7 +55,8 @@ def prepare(out: Path, store: str) -> BuildDirs:
             holds_something = any(out.iterdir())
         if holds_something and not dirs.lock.exists() and not _is_dataset(out):
             raise ForeignDirectoryError(
-                f"{out}: OUT is a directory that precompile did not make, expected an empty or new one; nothing was changed"
+                f"{out}: OUT is a directory that precompile did not make, expected an empty or a new one; "
+                "nothing was changed"
             )
     if store == "tmpfs" and not machine.is_tmpfs(out):
         raise RecipeError(f"{out}: store=tmpfs needs OUT on a tmpfs such as /dev/shm, found {machine.filesystem(out)}; "
@@ -122,7 +123,7 @@ def _owner(dirs: BuildDirs) -> str:
     try:
         owner = json.loads(dirs.owner.read_text())
         return f"another build (pid {owner['pid']} on {owner['host']}, since {owner['since']})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "another build"
 
 

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
+from precompile.errors import StorageError
+
 _LINE_EVERY_SECONDS = 10.0
 
 
@@ -25,7 +27,12 @@ class Progress:
         self._total = total
         self._quiet = quiet
         self._began = self._line_at = time.monotonic()
-        self._log: IO[str] | None = log_file.open("a", encoding="utf-8") if log_file else None
+        self._log: IO[str] | None = None
+        if log_file is not None:
+            try:
+                self._log = log_file.open("a", encoding="utf-8")
+            except OSError as error:
+                raise StorageError(f"cannot write the log file {log_file}: {error.strerror}; choose another") from None
         on_terminal = sys.stderr.isatty() and not quiet
         self._bar = tqdm(total=total, unit="file", disable=not on_terminal, file=sys.stderr) if on_terminal else None
         self._finished = 0

@@ -148,7 +148,8 @@ class Recipe(BaseModel):
             raise ValueError(f"fit={self.fit} needs size")
         if self.fit == "short" and isinstance(self.size, tuple):
             raise ValueError(
-                f"fit=short needs size=N (the shorter side), got size={self.size[0]}x{self.size[1]}; choose fit=exact, pad or stretch"
+                f"fit=short needs size=N (the shorter side), got size={self.size[0]}x{self.size[1]}; "
+                "choose fit=exact, pad or stretch"
             )
         if self.path_format is not None and self.path_column is not None:
             raise ValueError("path_format and path_column exclude each other: both say where the paths are")
@@ -182,7 +183,8 @@ def _one_line(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not key:
         return message
-    return f"{key}: {message[0].lower()}{message[1:]}, got {key}={first['input']!r} ({Recipe.model_fields[key].description})"
+    meaning = Recipe.model_fields[key].description
+    return f"{key}: {message[0].lower()}{message[1:]}, got {key}={first['input']!r} ({meaning})"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

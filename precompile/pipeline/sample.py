@@ -67,6 +67,10 @@ class Engine(Protocol):
 
     def spec(self) -> FieldSpec: ...
 
+    def load(self) -> None:
+        """Import what calls will need. A worker does so before its first sample, whose time is limited."""
+        ...
+
     def __call__(self, data: bytes) -> Decoded: ...
 
 
@@ -78,5 +82,9 @@ class Feature(Protocol):
     """
 
     def spec(self) -> FieldSpec: ...
+
+    def load(self) -> None:
+        """Import what calls will need. A worker does so before its first sample, whose time is limited."""
+        ...
 
     def __call__(self, waveform: np.ndarray, sample_rate: int) -> np.ndarray: ...

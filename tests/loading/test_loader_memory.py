@@ -85,9 +85,10 @@ def test_kept_batches_are_never_overwritten(which: str, data: st.DataObject, ima
 
 
 def test_an_epoch_reuses_its_memory(large: CompiledDataset) -> None:
-    loader = Loader(large, 2, prefetch=2)
-    addresses = {batch.data_ptr() for _ in range(5) for batch in loader}
-    assert len(addresses) < 10
+    loader = Loader(large, 12, prefetch=2)
+    addresses = [batch.data_ptr() for _ in range(5) for batch in loader]
+    assert len(addresses) == 20
+    assert len(set(addresses)) <= 6
 
 
 def test_a_thread_ends_with_its_epoch(large: CompiledDataset) -> None:
@@ -160,16 +161,20 @@ def test_new_epochs_after_a_fork(large: CompiledDataset) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)", "del stream", "import os, signal; stream = list(stream)"])
-def test_a_process_exits_cleanly_with_a_half_read_loader(images: Written, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)", "del stream", "stream = list(stream)"])
+def test_processes_exit_cleanly_with_a_half_read_loader(images: Written, ending: str) -> None:
     code = """
-        import sys
+        import os, sys
         from precompile import CompiledDataset, Loader
+        for _ in range(10):
+            if os.fork() == 0:
+                break
+        else:
+            assert not any([os.wait()[1] for _ in range(10)]), "a child failed"
         loader = Loader(CompiledDataset(sys.argv[1], fields="image"), 1)
         stream, unread, other = iter(loader), iter(loader), iter(Loader(loader.dataset, 2))
         next(stream), next(other)
     """
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code) + ending, str(images[0])]
-    for _ in range(3):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
-        assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -42,6 +42,11 @@ class Audio:
         channels = None if self.channels == "keep" else 1
         return FieldSpec("waveform", "float32", (channels, None), unit="full scale [-1, 1]")
 
+    def load(self) -> None:
+        """Import torchaudio if clips are resampled."""
+        if self.sample_rate is not None:
+            import torchaudio  # noqa: F401
+
     def __call__(self, data: bytes) -> Decoded:
         """Columns: duration_seconds of what the file holds; sample_rate (Hz) and num_samples (a channel) of the array.
 

@@ -58,6 +58,9 @@ class Exact:
         """uint8 (3, height, width), RGB; None where the size varies."""
         return FieldSpec("image", "uint8", (3, *self.geometry.output_shape), self.encoding)
 
+    def load(self) -> None:
+        """Nothing more is needed."""
+
     def __call__(self, data: bytes) -> Decoded:
         with _pillow.decoding(self.max_pixels):
             image = self.decode(data)

@@ -80,7 +80,7 @@ class LocalExecutor:
             self._lost = 0
             return answer
         except (EOFError, ConnectionResetError):
-            self._count_lost(worker) if worker.pulse().sample == NO_SAMPLE else self._pool.remove(worker)
+            self._count_lost(worker) if worker.pulse().sample == NO_SAMPLE else self._drop(worker)
             return None
 
     def run(self, tasks: list[Task]) -> Iterator[Receipt]:

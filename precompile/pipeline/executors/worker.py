@@ -22,7 +22,6 @@ from precompile.errors import PrecompileError
 
 if TYPE_CHECKING:
     from precompile.pipeline.compile_shard import Failure, Job
-    from precompile.pipeline.journal import Receipt
 
 _PR_SET_PDEATHSIG = 1
 
@@ -77,9 +76,6 @@ class Refused:
     error: PrecompileError
 
 
-Answer = "Receipt | Probed | Refused"
-
-
 def main(descriptor: int, parent: int) -> None:
     _end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the parent decides
@@ -99,6 +95,7 @@ def serve(connection: Connection, start: Start) -> None:
 
     heartbeat = HeartbeatFile(start.heartbeat, create=False)
     compiler = make_compiler(start.job.recipe, start.job.media)
+    compiler.load()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     shards = ShardCompiler(start.job, compiler, heartbeat)

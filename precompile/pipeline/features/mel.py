@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torchaudio
 
 from precompile.errors import ContentError, RecipeError
 from precompile.format.schema import FieldSpec
 from precompile.pipeline.features import _parameters as check
 from precompile.pipeline.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+    import torchaudio
 
 DTYPES = ("float16", "float32")
 
@@ -91,6 +93,10 @@ class Mel:
         unit = {"ln": f"ln {linear}", "db": "dB", "none": linear}[self.log]
         return FieldSpec("spectrogram", self.dtype, (self.num_mels, None), unit=unit)
 
+    def load(self) -> None:
+        """Import torchaudio."""
+        import torchaudio  # noqa: F401
+
     def __call__(self, waveform: np.ndarray, sample_rate: int) -> np.ndarray:
         """float32 (1, samples), Hz -> (num_mels, frames) of `dtype`, contiguous, finite; else ContentError."""
         assert waveform.shape[0] == 1, waveform.shape
@@ -100,6 +106,8 @@ class Mel:
                 f"mel bands from {self.f_min:g} to {self._top(sample_rate):g} Hz do not fit a rate of {sample_rate} Hz",
                 stage="transform",
             )
+        import torch  # loaded in workers only
+
         samples = torch.from_numpy(np.ascontiguousarray(waveform[0]))
         samples = torch.nn.functional.pad(samples, (0, max(0, self.n_fft - len(samples))))
         with torch.inference_mode(), np.errstate(over="ignore"):
@@ -113,6 +121,8 @@ class Mel:
             return mel
         if self.log == "ln":
             return mel.clamp(min=self.log_floor).log()
+        import torchaudio
+
         decibels: torch.Tensor = torchaudio.functional.amplitude_to_DB(
             mel, 20 / self.power, self.log_floor, 0.0, self.top_db
         )
@@ -124,6 +134,8 @@ class Mel:
 
 @functools.lru_cache(maxsize=16)
 def _transform(mel: Mel, sample_rate: int) -> torchaudio.transforms.MelSpectrogram:
+    import torchaudio
+
     return torchaudio.transforms.MelSpectrogram(
         sample_rate=sample_rate,
         n_fft=mel.n_fft,

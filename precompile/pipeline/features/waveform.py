@@ -30,6 +30,9 @@ class Waveform:
         """(channels, samples); int16 is divided by 32768 to give the unit."""
         return FieldSpec("waveform", self.dtype, (self.num_channels, None), unit="full scale [-1, 1]")
 
+    def load(self) -> None:
+        """Nothing more is needed."""
+
     def __call__(self, waveform: np.ndarray, sample_rate: int) -> np.ndarray:
         """(channels, samples) of the stored dtype, contiguous."""
         if self.dtype == "int16":
