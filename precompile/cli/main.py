@@ -52,7 +52,7 @@ def cli() -> None:
 
 def main() -> None:
     try:
-        cli(standalone_mode=False)
+        cli(standalone_mode=False, prog_name="precompile")
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:

@@ -17,10 +17,11 @@ def shard_path(root: Path, file: str) -> Path:
 
 
 def list_generations(root: Path) -> list[int]:
-    """The committed generations that are still there, ascending."""
+    """The committed generations that are still there, ascending; a number above the current one was never committed."""
+    current = read_current(root).generation
     found = []
     for path in (root / "generations").glob("*/" + MANIFEST_NAME):
-        if path.parent.name.isdecimal():
+        if path.parent.name.isdecimal() and int(path.parent.name) <= current:
             found.append(int(path.parent.name))
     return sorted(found)
 
@@ -38,7 +39,7 @@ def read_generation(root: Path, generation: int | None) -> Manifest:
     if generation is None or generation == current.generation:
         return current
     path = generation_dir(root, generation) / MANIFEST_NAME
-    if not path.exists():
+    if generation > current.generation or not path.exists():
         there = ", ".join(map(str, list_generations(root))) or "none"
         raise DatasetNotFoundError(f"{root}: no generation {generation}; there are: {there}")
     manifest = read_manifest(path)

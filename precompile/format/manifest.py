@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +171,9 @@ def _build(value: dict[str, Any]) -> Manifest:
         schema=Schema.from_json(value["schema"]),
         count=value["count"],
         classes=None if classes is None else tuple(classes),
-        splits=tuple(Split(**item) for item in value["splits"]),
-        shards=tuple(Shard(**item) for item in value["shards"]),
-        index={name: IndexFile(**item) for name, item in dict(value["index"]).items()},
+        splits=tuple(Split(**_known(Split, item)) for item in value["splits"]),
+        shards=tuple(Shard(**_known(Shard, item)) for item in value["shards"]),
+        index={name: IndexFile(**_known(IndexFile, item)) for name, item in dict(value["index"]).items()},
         fingerprint=str(value["fingerprint"]),
         store=str(value["store"]),
         recipe=dict(value["recipe"]),
@@ -185,6 +185,11 @@ def _build(value: dict[str, Any]) -> Manifest:
         made_by=str(value["made_by"]),
         format_version=value["format_version"],
     )
+
+
+def _known(kind: type, item: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that this version knows; later versions may add others."""
+    return {field.name: item[field.name] for field in fields(kind)}
 
 
 def _check_count(name: str, value: Any) -> None:

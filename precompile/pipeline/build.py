@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from precompile import __version__
 from precompile.errors import ShrinkError, TooManyFailuresError
 from precompile.format.generation import generation_dir, shard_path
@@ -40,6 +42,7 @@ _NAMED_FAILURES = 20
 def build(
     source: str | os.PathLike[str] | Source,
     out: str | os.PathLike[str],
+    /,
     *,
     recipe: str | Recipe | None = None,
     options: BuildOptions | None = None,
@@ -112,8 +115,8 @@ class _Build:
         return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths)
 
     def _compile(self, dirs: BuildDirs, plan: Plan, progress: Progress) -> list[Receipt]:
-        by_path = len(plan.paths.data) > 0
-        job = Job(self._out, self._recipe, self._source.media, len(plan), None if by_path else self._source)
+        all_files = bool((np.diff(plan.paths.offsets) > 0).all())
+        job = Job(self._out, self._recipe, self._source.media, len(plan), None if all_files else self._source)
         return PlanCompiler(dirs, plan, job, self._recipe_digest, self._options, progress).run()
 
     def _commit(

@@ -186,7 +186,8 @@ class _Rows:
         self._lengths: list[int] = []
         self._crcs: list[int] = []
         self._xxh3: list[int] = []
-        self._shapes: dict[str, list[tuple[int, ...]]] = {spec.name: [] for spec in schema.arrays}
+        self._axes = {spec.name: len(spec.shape) for spec in schema.arrays}
+        self._shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._axes}
         self._columns: dict[str, list[Scalar]] = {}
 
     def add(self, sample: int, compiled: CompiledSample, stored: np.ndarray, content: int) -> None:
@@ -211,7 +212,10 @@ class _Rows:
             length=np.array(self._lengths, np.int64),
             crc32=np.array(self._crcs, np.uint32),
             xxh3=np.array(self._xxh3, np.uint64),
-            shapes={name: np.array(shapes, np.int64).reshape(count, -1) for name, shapes in self._shapes.items()},
+            shapes={
+                name: np.array(shapes, np.int64).reshape(count, self._axes[name])
+                for name, shapes in self._shapes.items()
+            },
             columns={name: _column(values) for name, values in self._columns.items()},
             quarantined=tuple(failed),
             seconds=seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class BuildOptions:
             number = float(text.removesuffix("%"))
         except ValueError:
             number = -1.0
-        if number < 0 or (not text.endswith("%") and number != int(number)):
+        if not 0 <= number < math.inf or (not text.endswith("%") and number != int(number)):
             raise RecipeError(f"max_failures must be N or P%, got max_failures={self.max_failures!r}")
         return int(planned * number / 100) if text.endswith("%") else int(number)
 

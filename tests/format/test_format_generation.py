@@ -38,6 +38,13 @@ def test_unfinished_generations_and_other_files_are_not_generations(two: Path) -
     assert list_generations(two) == [1, 2]
 
 
+def test_a_generation_above_the_current_one_was_never_committed(two: Path) -> None:
+    (two / "manifest.json").write_bytes((generation_dir(two, 1) / "manifest.json").read_bytes())
+    assert list_generations(two) == [1]
+    with pytest.raises(DatasetNotFoundError, match="no generation 2; there are: 1"):
+        read_generation(two, 2)
+
+
 def test_a_generation_that_is_not_there(two: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match="no generation 9; there are: 1, 2"):
         read_generation(two, 9)

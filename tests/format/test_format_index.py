@@ -116,7 +116,7 @@ def _header(text: str, version: bytes = b"\x01\x00") -> bytes:
 )  # fmt: skip
 def test_what_is_no_npy_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "record.npy").write_bytes(content + bytes(48) if len(content) > 30 else content)
-    with pytest.raises(FormatError, match="record.npy: "):
+    with pytest.raises(FormatError, match=r"record\.npy: "):
         open_array(tmp_path / "record.npy", "int64", (2, 3))
 
 

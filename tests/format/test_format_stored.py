@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import zlib
@@ -137,6 +136,7 @@ def test_no_generation_folder(dataset: Path, copy_of: Copy) -> None:
     [
         [-1, 64, None], [99, 64, None], [2**62, 64, None], [0, -64, None], [0, 65, None], [0, 2**62, None],
         [0, 64, 0], [0, 64, -1], [0, 64, 2**62], [0, 2**63 - 64, 2**63 - 1], [0, 64, 7],
+        [0, (1 << 21) + 64, None],  # where the next shard is mapped
     ],
 )  # fmt: skip
 def test_a_place_outside_of_the_shards(dataset: Path, copy_of: Copy, row: list[int | None]) -> None:
@@ -150,18 +150,13 @@ def test_a_place_outside_of_the_shards(dataset: Path, copy_of: Copy, row: list[i
         stored.arrays(1)
     with pytest.raises(FormatError, match="record"):
         stored.array(1, stored.schema.arrays[0].name)
+    if row != [0, 64, 7]:
+        with pytest.raises(FormatError, match=r"record.npy: a record does not fit its shard"):
+            stored.record(1)
     if row != [0, 64, 7] or stored.schema.is_fixed:
         with pytest.raises(FormatError, match=r"record.npy: a record does not fit its shard"):
             stored.places(np.arange(3))
     assert stored.arrays(0)
-
-
-def test_a_newer_format_is_refused_with_both_numbers(dataset: Path, copy_of: Copy) -> None:
-    root = copy_of(dataset)
-    manifest = json.loads((root / "manifest.json").read_text())
-    replace(root / "manifest.json", json.dumps({**manifest, "format_version": 2}).encode())
-    with pytest.raises(FormatError, match=r"manifest.json: format_version 2 is newer than 1"):
-        Stored(root)
 
 
 def test_flipped_bytes_are_an_error_or_data(dataset: Path, copy_of: Copy) -> None:

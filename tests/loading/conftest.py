@@ -62,7 +62,9 @@ def write(root: Path, fields: Sequence[FieldSpec], count: int, *, splits: Mappin
     directory = generation_dir(root, generation)
     (root / "shards").mkdir(parents=True, exist_ok=True)
     directory.mkdir(parents=True)
-    shards, place = write_shards(root, schema, [record.encode(schema, s) for s in samples], store, num_shards, generation)
+    shards, place = write_shards(
+        root, schema, [record.encode(schema, s) for s in samples], store, num_shards, generation
+    )
     save_column(directory, "record", place)
     save_column(directory, "crc32", np.zeros(count, np.uint32))
     save_column(directory, "key", TextColumn.of(f"{number}.raw" for number in range(count)))
@@ -77,8 +79,8 @@ def write(root: Path, fields: Sequence[FieldSpec], count: int, *, splits: Mappin
             sample[spec.name] = value if isinstance(value, str) else value.item()
     starts = np.cumsum([0, *(splits or {"all": count}).values()]).tolist()
     parts = tuple(Split(name, start, n) for (name, n), start in zip((splits or {"all": count}).items(), starts))
-    manifest = Manifest(generation, schema, count, classes, parts, tuple(shards), {}, f"{seed:032x}", store, {}, "0" * 32,
-                        {}, 0, {}, "2026-01-01T00:00:00+00:00", "tests")  # fmt: skip
+    manifest = Manifest(generation, schema, count, classes, parts, tuple(shards), {}, f"{seed:032x}", store, {},
+                        "0" * 32, {}, 0, {}, "2026-01-01T00:00:00+00:00", "tests")  # fmt: skip
     for path in (directory / MANIFEST_NAME, root / MANIFEST_NAME):
         path.write_text(manifest.to_json())
     return samples

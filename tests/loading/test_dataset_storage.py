@@ -95,15 +95,25 @@ def test_generation_stays_the_same_in_copies(tmp_path: Path, write_dataset: Call
     opened = CompiledDataset(root)
     data = pickle.dumps(opened)
     second = write_dataset(root, fields, 6, seed=2, generation=2)
-    for dataset in (opened, pickle.loads(data), copy.copy(opened), copy.deepcopy(opened), CompiledDataset(root, generation=1)):
+    for dataset in (
+        opened,
+        pickle.loads(data),
+        copy.copy(opened),
+        copy.deepcopy(opened),
+        CompiledDataset(root, generation=1),
+    ):
         assert len(dataset) == 4
         assert np.array_equal(dataset[3]["image"], first[3]["image"])
     assert len(CompiledDataset(root)) == 6
     assert np.array_equal(CompiledDataset(root)[3]["image"], second[3]["image"])
 
 
-@pytest.mark.parametrize("keys", [{"store": "lmdb"}, {"store": "flat", "layout": "HWC"}, {"store": "flat", "encoding": "bmp"}])
-def test_what_build_wrote_reads_alike(photos: Path, compiled_photos: Path, tmp_path: Path, keys: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "keys", [{"store": "lmdb"}, {"store": "flat", "layout": "HWC"}, {"store": "flat", "encoding": "bmp"}]
+)
+def test_what_build_wrote_reads_alike(
+    photos: Path, compiled_photos: Path, tmp_path: Path, keys: dict[str, str]
+) -> None:
     precompile.build(photos, tmp_path / "x.pc", size=32, crop=32, workers=1, quiet=True, **keys)
     dataset, reference = CompiledDataset(tmp_path / "x.pc"), CompiledDataset(compiled_photos)
     assert list(dataset.keys) == list(reference.keys)

@@ -111,6 +111,8 @@ def test_no_hang_after_torch_used_many_threads(tmp_path: Path, write_dataset: Ca
 
 @pytest.mark.parametrize("store", STORES)
 def test_64_processes_open_at_the_same_moment(tmp_path: Path, write_dataset: Callable[..., Any], store: str) -> None:
-    samples = write_dataset(tmp_path / "x.pc", [FieldSpec("image", "uint8", (3, 30, 30))], 40, store=store, num_shards=4)
+    samples = write_dataset(
+        tmp_path / "x.pc", [FieldSpec("image", "uint8", (3, 30, 30))], 40, store=store, num_shards=4
+    )
     found = run_script(AT_ONCE, tmp_path / "x.pc").split()
     assert [int(value) for value in found] == [zlib.crc32(sample["image"]) for sample in samples]

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precompile import CompiledDataset, Loader
+from precompile.format.schema import FieldSpec
 from precompile.loading.samplers import batches, epoch_order
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -29,8 +30,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> CompiledDataset:
     """40 samples of 200 kB, so that each batch is a buffer of its own."""
-    from precompile.format.schema import FieldSpec
-
     root = tmp_path_factory.mktemp("large") / "x.pc"
     fields = [FieldSpec("image", "uint8", (200_000,)), FieldSpec("label", "int64", ())]
     request.getfixturevalue("write_dataset")(root, fields, 40, num_shards=2)
@@ -64,7 +63,9 @@ WAYS_TO_KEEP = (
 @pytest.mark.parametrize("which", ["images", "large"])
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_kept_batches_are_never_overwritten(which: str, data: st.DataObject, images: Written, large: CompiledDataset) -> None:
+def test_kept_batches_are_never_overwritten(
+    which: str, data: st.DataObject, images: Written, large: CompiledDataset
+) -> None:
     dataset = large if which == "large" else CompiledDataset(images[0], fields="image")
     loader = Loader(dataset, 6, shuffle=True, prefetch=data.draw(st.integers(1, 4)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -102,12 +103,10 @@ def test_a_thread_ends_when_an_iterator_is_dropped(large: CompiledDataset) -> No
     next(half_read)
     assert len(loader_threads()) == 1
     del half_read
-    gc.collect()
     assert_threads_end()
     for number, _ in enumerate(loader):
         if number == 2:
             break
-    gc.collect()
     assert_threads_end()
     assert len(list(loader)) == 10
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builds import REPOSITORY, content, events, quarantine, save_image, unchanged
 from PIL import Image
 from torchvision import datasets, transforms
 
 import precompile
-from builds import REPOSITORY, content, events, quarantine, save_image, unchanged
 from precompile.errors import RecipeError, ShrinkError, SourceError, TooManyFailuresError
 from precompile.pipeline.build import BuildOptions, Summary
 from precompile.pipeline.recipe import make_recipe
@@ -32,7 +32,7 @@ def raw(tmp_path: Path) -> Path:
     return tmp_path / "raw"
 
 
-def build(source: Any, out: Path, **keys: Any) -> Summary:
+def build(source: Any, out: Path, /, **keys: Any) -> Summary:
     return precompile.build(source, out, **{"workers": 1, "quiet": True, **keys})
 
 
@@ -278,18 +278,15 @@ def test_a_known_failure_does_not_count_again(raw: Path, tmp_path: Path) -> None
     assert (third.exit_code, [row.key for row in third.failures]) == (3, ["c0/broken.png"])
 
 
-def test_quarantined_inputs_are_retried_on_request(
-    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quarantined_inputs_are_retried_on_request(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are as they were; the decoder has learned."""
     (tmp_path / "site").mkdir()
     site = tmp_path / "site" / "sitecustomize.py"
-    site.write_text("import PIL.Image, PIL.PngImagePlugin\nPIL.Image.open = None\n")
-    save_image(raw / "c0" / "05.png", 5)
     monkeypatch.syspath_prepend(tmp_path / "site")
     site.write_text(
         "import PIL.Image\nreal = PIL.Image.open\n"
-        "def missing(file):\n    if file.getvalue()[:2] == b'BM': raise OSError('no such codec')\n    return real(file)\n"
+        "def missing(file):\n    if file.getvalue()[:2] == b'BM':\n        raise OSError('no such codec')\n"
+        "    return real(file)\n"
         "PIL.Image.open = missing\n"
     )
     save_image(raw / "c0" / "extra.bmp", 5)
@@ -305,7 +302,9 @@ def test_on_error_stop(raw: Path, tmp_path: Path) -> None:
     build(raw, tmp_path / "out")
     (raw / "c0" / "broken.png").write_bytes(b"broken")
     old = precompile.CompiledDataset(tmp_path / "out").fingerprint
-    with pytest.raises(TooManyFailuresError, match=r"^c0/broken\.png: decode: not an image .*; stopped by on_error=stop"):
+    with pytest.raises(
+        TooManyFailuresError, match=r"^c0/broken\.png: decode: not an image .*; stopped by on_error=stop"
+    ):
         build(raw, tmp_path / "out", on_error="stop")
     assert precompile.CompiledDataset(tmp_path / "out").fingerprint == old
 
@@ -314,9 +313,27 @@ def test_nothing_is_committed_when_every_input_fails(tmp_path: Path) -> None:
     (tmp_path / "raw" / "c").mkdir(parents=True)
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / "raw" / "c" / name).write_bytes(b"broken")
-    with pytest.raises(TooManyFailuresError, match=r"^all 2 inputs failed, nothing was committed; the first: c/a\.jpg: "):
+    with pytest.raises(
+        TooManyFailuresError, match=r"^all 2 inputs failed, nothing was committed; the first: c/a\.jpg: "
+    ):
         build(tmp_path / "raw", tmp_path / "out", order="source")
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_shards_of_which_every_input_fails(raw: Path, tmp_path: Path) -> None:
+    """Their receipts hold no record, and are read again by the next run."""
+    for number in range(6):
+        (raw / "c0" / f"broken{number}.png").write_bytes(b"broken")
+    keys = {"order": "source", "shard_size": 1}
+    summary = build(raw, tmp_path / "out", **keys)
+    assert (summary.planned, summary.compiled, summary.quarantined) == (18, 12, 6)
+    for path in sorted(raw.rglob("[01]*.png"))[:3]:
+        path.unlink()
+    with pytest.raises(ShrinkError):
+        build(raw, tmp_path / "out", **keys)
+    resumed = build(raw, tmp_path / "out", **keys, allow_shrink=True, log_file=tmp_path / "log")
+    assert (resumed.planned, resumed.compiled, resumed.quarantined) == (15, 9, 6)
+    assert events(tmp_path / "log")[0]["resumed"] == 15
 
 
 def test_a_shrunken_source_needs_leave(raw: Path, tmp_path: Path) -> None:
@@ -326,7 +343,9 @@ def test_a_shrunken_source_needs_leave(raw: Path, tmp_path: Path) -> None:
     assert build(raw, tmp_path / "out").planned == 11
     for path in sorted(raw.rglob("*.png"))[:2]:
         path.unlink()
-    with pytest.raises(ShrinkError, match=r"would have 9 samples, the current one has 11; nothing was committed\. .*--allow"):
+    with pytest.raises(
+        ShrinkError, match=r"would have 9 samples, the current one has 11; nothing was committed\. .*--allow"
+    ):
         build(raw, tmp_path / "out")
     assert len(precompile.CompiledDataset(tmp_path / "out")) == 11
     assert build(raw, tmp_path / "out", allow_shrink=True).compiled == 9

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builds import content
 
 import precompile
-from builds import content
 from precompile.format.stored import Stored
 
 SHARD_BYTES = 6000

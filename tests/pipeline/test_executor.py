@@ -1,4 +1,4 @@
-"""Decoders that crash, hang or raise odd errors cost their file, never the build; a build that is stopped goes on later."""
+"""Decoders that crash, hang or raise odd errors cost their file, never the build; a stopped build goes on later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from builds import cli, content, events, finish, quarantine, start_cli, unchanged
 
 import precompile
-from builds import cli, content, events, finish, quarantine, start_cli, unchanged
 from precompile.errors import BuildFailedError, StorageError
 from precompile.pipeline.layout import BuildDirs
 
@@ -86,7 +86,7 @@ pathlib.Path.read_bytes = read_bytes
 
 @pytest.fixture
 def in_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """in_workers(code): every Python process of this test that starts later runs `code` first; returns where it lies."""
+    """in_workers(code): every Python process that starts later runs `code` first; returns the folder it is in."""
 
     def install(code: str) -> Path:
         directory = tmp_path / "site"
@@ -136,9 +136,7 @@ def test_one_bad_decoder_costs_one_file(
     assert len(precompile.CompiledDataset(tmp_path / "out")) == 24
 
 
-def test_many_bad_decoders_cost_only_their_files(
-    raw: Path, tmp_path: Path, in_workers: Callable[[str], Path]
-) -> None:
+def test_many_bad_decoders_cost_only_their_files(raw: Path, tmp_path: Path, in_workers: Callable[[str], Path]) -> None:
     for number, marker in enumerate([b"SEGV", b"ABRT", b"EXIT", b"SEGV", b"MEMO", b"QUIT", b"none"]):
         (raw / f"class{number % 3}" / f"bad{number}.jpg").write_bytes(marker)
     in_workers(MISBEHAVING_DECODER)
@@ -148,7 +146,9 @@ def test_many_bad_decoders_cost_only_their_files(
     assert not any("bad" in key for key in precompile.CompiledDataset(tmp_path / "out").keys)
 
 
-def test_a_crash_is_tried_twice_and_then_left_alone(raw: Path, tmp_path: Path, in_workers: Callable[[str], Path]) -> None:
+def test_a_crash_is_tried_twice_and_then_left_alone(
+    raw: Path, tmp_path: Path, in_workers: Callable[[str], Path]
+) -> None:
     (raw / "class1" / "bad.jpg").write_bytes(b"SEGV")
     in_workers(MISBEHAVING_DECODER)
     precompile.build(raw, tmp_path / "out", workers=1, quiet=True)

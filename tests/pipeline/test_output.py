@@ -7,8 +7,8 @@ from pathlib import Path
 
 import filelock
 import pytest
-
 from builds import unchanged
+
 from precompile import machine
 from precompile.errors import BusyError, ForeignDirectoryError, NoRoomError, RecipeError
 from precompile.pipeline.layout import BuildDirs

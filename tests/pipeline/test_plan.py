@@ -151,12 +151,12 @@ def test_a_source_that_contradicts_itself_is_refused(samples: list[RawSample], m
 
 
 def test_a_label_outside_of_the_class_list_is_refused() -> None:
-    with pytest.raises(RecipeError, match="^label 'cow' is not among the classes cat, dog"):
+    with pytest.raises(RecipeError, match=r"^label 'cow' is not among the classes cat, dog"):
         make_plan(Listed([sample("a", label="cow")]), make_recipe(classes="cat,dog"))
 
 
 def test_a_missing_file_is_an_error_or_planned(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="none.jpg: no such file"):
+    with pytest.raises(SourceError, match=r"none\.jpg: no such file"):
         plan_of(sample("a", image=tmp_path / "none.jpg"))
     plan = plan_of(sample("a", image=tmp_path / "none.jpg"), missing="quarantine")
     assert plan.stat[0, 0] == MISSING
@@ -164,7 +164,7 @@ def test_a_missing_file_is_an_error_or_planned(tmp_path: Path) -> None:
 
 def test_only_files_are_planned(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(SourceError, match="pipe.jpg: expected a file, found something else"):
+    with pytest.raises(SourceError, match=r"pipe\.jpg: expected a file, found something else"):
         plan_of(sample("a", image=tmp_path / "pipe.jpg"))
 
 

@@ -58,13 +58,16 @@ def test_other_errors_are_not_retried(tmp_path: Path, failing_reads: list[int], 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_says_what_to_do(number: int) -> None:
     error = storage.storage_error(OSError(number, os.strerror(number)), "cannot write out")
-    assert str(error) == f"cannot write out: {os.strerror(number)}; free some space, then run the same command again to go on"
+    assert (
+        str(error)
+        == f"cannot write out: {os.strerror(number)}; free some space, then run the same command again to go on"
+    )
 
 
 def test_storage_errors_wraps_once() -> None:
-    with pytest.raises(StorageError, match=r"^inner: No space"), storage.storage_errors("outer"):
-        with storage.storage_errors("inner"):
-            raise OSError(errno.ENOSPC, "No space left on device")
+    expected = pytest.raises(StorageError, match=r"^inner: No space")
+    with expected, storage.storage_errors("outer"), storage.storage_errors("inner"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builds import cli, save_image
 
 import precompile
-from builds import cli, save_image
 from precompile.errors import DatasetNotFoundError, FormatError, SourceError
 from precompile.pipeline.checksum import file_checksum
 from precompile.pipeline.verify import verify
@@ -138,7 +138,7 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
 def test_a_newer_format_is_an_error(out: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     (out / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(FormatError, match="format_version 99 is newer than 1.*; upgrade precompile"):
+    with pytest.raises(FormatError, match=r"format_version 99 is newer than 1.*; upgrade precompile"):
         verify(out)
 
 

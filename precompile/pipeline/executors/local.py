@@ -49,7 +49,7 @@ class LocalExecutor:
 
     def __exit__(self, *exception: object) -> None:
         for worker in self._pool:
-            worker.stop()
+            worker.finish() if exception[0] is None and worker.task is None else worker.stop()
         self._pool.clear()
 
     def probe(self, samples: tuple[int, ...]) -> Probed:

@@ -16,6 +16,7 @@ from precompile.pipeline.compile_shard import Job
 from precompile.pipeline.executors.heartbeat import HeartbeatFile, Pulse
 from precompile.pipeline.executors.worker import THREAD_ENVIRONMENT, Start, Task
 
+_GOODBYE_SECONDS = 5.0
 _MAIN = "from precompile.pipeline.executors.worker import main; main({descriptor}, {parent})"
 
 
@@ -53,6 +54,14 @@ class WorkerProcess:
 
     def pulse(self) -> Pulse:
         return self._heartbeat.read()
+
+    def finish(self) -> None:
+        """Let an idle process end by itself, and reap it."""
+        self.connection.close()
+        try:
+            self._process.wait(_GOODBYE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.stop()
 
     def stop(self) -> None:
         """End the process at once and reap it."""

@@ -153,12 +153,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_enospc(store: str, small_disk: Path, records: Records) -> None:
-    writer = open_writer(store, small_disk / "shard")
     with pytest.raises(OSError, match="No space left on device") as caught:
-        for record in records([100_000] * 400):
-            writer.append(record)
-        writer.commit()
-    writer.abort()
+        _write_or_abort(store, small_disk / "shard", records([100_000] * 400))
     assert caught.value.errno == errno.ENOSPC
     assert list(small_disk.iterdir()) == []
 
