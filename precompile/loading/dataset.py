@@ -60,6 +60,8 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         for name in self.field_names:
             if name not in self.schema:
                 raise ValueError(f"{self.root}: no field {name!r}; choose from {', '.join(self.schema.names)}")
+        if callable(transform) and all(self.schema[name].is_column for name in self.field_names):
+            raise ValueError(f"transform needs an array field among fields, got {', '.join(self.field_names)}")
         if isinstance(transform, Mapping) and not set(transform) <= set(self.field_names):
             raise ValueError(
                 f"transform must name fields among {', '.join(self.field_names)}, got {', '.join(transform)}"

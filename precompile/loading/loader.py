@@ -55,6 +55,8 @@ class Loader:
         for name, value in (("batch_size", batch_size), ("prefetch", prefetch)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {name}={value!r}")
+        if type(seed) is not int or seed < 0:
+            raise ValueError(f"seed must be an integer of at least 0, got seed={seed!r}")
         if sampler is not None and shuffle:
             raise ValueError("sampler and shuffle exclude each other: the sampler decides the order")
         self.dataset = dataset
@@ -62,7 +64,7 @@ class Loader:
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.sampler, self.prefetch = sampler, prefetch
         self.epoch = 0
-        self._filler: _Filler | None = None
+        self._idle: list[_Filler] = []
 
     def __len__(self) -> int:
         count = len(self.dataset) if self.sampler is None else len(self.sampler)  # type: ignore[arg-type]
@@ -73,17 +75,22 @@ class Loader:
         self.epoch = epoch
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_filler": None}
+        return {**self.__dict__, "_idle": []}
 
     def __iter__(self) -> Iterator[Any]:
         order = self._order()
         self.epoch += 1
-        filler = self._filler or _Filler(self.dataset, self.batch_size)
-        self._filler = None  # a second iteration at the same time gets buffers of its own
+        return self._epoch(order)
+
+    def _epoch(self, order: np.ndarray) -> Iterator[Any]:
+        try:
+            filler = self._idle.pop()  # a second iteration at the same time gets buffers of its own
+        except IndexError:
+            filler = _Filler(self.dataset, self.batch_size)
         try:
             yield from self._stream(filler, order)
         finally:
-            self._filler = filler
+            self._idle.append(filler)
 
     def _order(self) -> np.ndarray:
         count = len(self.dataset)
@@ -96,7 +103,7 @@ class Loader:
 
     def _stream(self, filler: _Filler, order: np.ndarray) -> Iterator[Any]:
         group = self.batch_size * filler.batches_per_call
-        ahead = max(1, -(-self.prefetch // filler.batches_per_call))
+        ahead = self.prefetch if filler.batches_per_call == 1 else max(2, -(-self.prefetch // filler.batches_per_call))
         todo = batches(order, group, drop_last=False)
         thread, owner = background_thread(), os.getpid()
         flying: deque[tuple[_Group, Future[None]]] = deque()

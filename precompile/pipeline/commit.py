@@ -173,7 +173,7 @@ def _sweep_uncommitted(dirs: BuildDirs) -> int:
     """Remove what builds left that ended before their commit; returns the current generation, 0 when there is none."""
     current = read_manifest(dirs.root / MANIFEST_NAME).generation if (dirs.root / MANIFEST_NAME).exists() else 0
     for path in dirs.generations.iterdir():
-        if path.name.startswith(".") or (path.name.isdigit() and int(path.name) > current):
+        if path.match(".[0-9]*.tmp") or (path.name.isdecimal() and int(path.name) > current):
             shutil.rmtree(path)
     return current
 

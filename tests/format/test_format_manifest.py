@@ -81,7 +81,7 @@ SHARD = {"file": FILE, "bytes": 1, "records": 1, "xxh3": "", "versions": {}}
         ({"splits": [{"name": "train", "start": 1, "count": 4}]}, "split train must start at 0, got 1"),
         ({"splits": [{"name": "train", "start": 0, "count": -5}]}, "count of split train must be an integer"),
         ({"splits": [{"name": 7, "start": 0, "count": 5}]}, "a split's name must be a string, got 7"),
-        ({"splits": [{"name": "a", "start": 0, "count": 5, "more": 1}]}, "more"),
+        ({"splits": [{"name": "a", "start": 0}]}, "'count' is missing"),
         ({"splits": None}, "not iterable"),
         ({"shards": [{**SHARD, "file": "../../etc/passwd"}]}, r"a shard's file must match .*, got '../../etc/passwd'"),
         ({"shards": [{**SHARD, "file": FILE + "\n"}]}, "a shard's file must match"),

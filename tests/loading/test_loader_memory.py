@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +134,32 @@ def test_two_iterators_at_once(which: str, images: Written, large: CompiledDatas
     assert np.array_equal(torch.cat(second), expected)
 
 
+def forked(work: Callable[[], bool]) -> int:
+    """Start a child that exits with 0 when work() is true and is ended after 60 s; returns its process id."""
+    child = os.fork()
+    if child == 0:
+        good = False
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)
+            good = work()
+        finally:
+            os._exit(0 if good else 1)
+    return child
+
+
 @pytest.mark.parametrize("which", ["images", "large"])
 def test_a_fork_in_the_middle_of_an_epoch(which: str, images: Written, large: CompiledDataset) -> None:
     dataset = large if which == "large" else CompiledDataset(images[0], fields="image")
     expected = torch.stack([dataset[index] for index in range(len(dataset))]).numpy()
     stream = iter(Loader(dataset, 1))
     begun = [next(stream).numpy() for _ in range(3)]
-    child = os.fork()
-    rest = [batch.numpy() for batch in stream]
-    good = np.array_equal(np.concatenate(begun + rest), expected)
-    if child == 0:
-        os._exit(0 if good else 1)
-    assert good
+
+    def rest_is_right() -> bool:
+        return np.array_equal(np.concatenate(begun + [batch.numpy() for batch in stream]), expected)
+
+    child = forked(rest_is_right)
+    assert rest_is_right()
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -152,10 +168,11 @@ def test_new_epochs_after_a_fork(large: CompiledDataset) -> None:
     expected = torch.cat(list(loader)).numpy()
     half_read = iter(loader)
     next(half_read)
-    child = os.fork()
-    if child == 0:
-        good = all(np.array_equal(np.concatenate([b.numpy() for b in loader]), expected) for _ in range(2))
-        os._exit(0 if good else 1)
+
+    def epochs_are_right() -> bool:
+        return all(np.array_equal(np.concatenate([b.numpy() for b in loader]), expected) for _ in range(2))
+
+    child = forked(epochs_are_right)
     assert len(list(half_read)) == 9
     assert os.waitpid(child, 0)[1] == 0
 

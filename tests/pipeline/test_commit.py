@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from builds import save_image, unchanged
 
 import precompile
 from precompile.errors import BuildFailedError, FormatError
+from precompile.format.generation import list_generations
 from precompile.format.schema import FieldSpec
 from precompile.pipeline import commit
 from precompile.pipeline.commit import GenerationWriter, prune
@@ -114,9 +114,11 @@ def test_a_commit_that_dies_half_way_leaves_the_old_generation(
         with pytest.raises(KeyboardInterrupt):
             precompile.build(raw, out, workers=1, quiet=True, size=4)
         monkeypatch.undo()
+        (out / "generations" / ".DS_Store").write_text("not made by precompile")
         assert precompile.CompiledDataset(out).fingerprint == first.fingerprint
     second = precompile.build(raw, out, workers=1, quiet=True, size=4)
     assert precompile.CompiledDataset(out).manifest.generation == second.generation == 2
+    assert sorted(path.name for path in (out / "generations").iterdir()) == [".DS_Store", "000001", "000002"]
 
 
 def test_prune_deletes_only_what_it_knows(raw: Path, tmp_path: Path) -> None:
@@ -135,13 +137,17 @@ def test_prune_deletes_only_what_it_knows(raw: Path, tmp_path: Path) -> None:
         assert len(list(precompile.CompiledDataset(out, generation=generation))) == 8
 
 
-def test_prune_keeps_the_current_generation_whatever_its_number(raw: Path, tmp_path: Path) -> None:
+def test_a_build_after_a_rollback_leaves_only_whole_generations(raw: Path, tmp_path: Path) -> None:
     """Somebody has put the manifest of generation 1 back."""
     out = tmp_path / "out"
     for size in (4, 5, 6):
         precompile.build(raw, out, workers=1, quiet=True, size=size, keep=9)
     old = out / "generations" / "000001" / "manifest.json"
     (out / "manifest.json").write_text(old.read_text())
-    assert prune(BuildDirs(out), keep=1) == [2]
-    assert json.loads((out / "manifest.json").read_text())["generation"] == 1
     assert precompile.CompiledDataset(out, fields="image")[0].shape == (3, 4, 4)
+    precompile.build(raw, out, workers=1, quiet=True, size=7, keep=9)
+    assert precompile.CompiledDataset(out, fields="image")[0].shape == (3, 7, 7)
+    generations = list_generations(out)
+    assert generations[0] == 1
+    for generation in generations:
+        assert len(list(precompile.CompiledDataset(out, generation=generation))) == 8

@@ -13,6 +13,7 @@ from precompile.pipeline.recipe import Recipe, make_recipe, merge, read_toml
 OTHER_VALUES: dict[str, Any] = {
     "source": "table", "splits": "none", "classes": ("b", "a"), "media": "image", "path_column": "path",
     "label_column": "label", "split_column": "split", "path_prefix": "images", "path_suffix": ".jpg",
+    "table": "meta.csv", "path_format": "{id}.jpg",
     "missing": "quarantine", "store": "flat", "encoding": "bmp", "layout": "HWC", "order": "source", "seed": 1,
     "shard_size": 1, "engine": "fast", "size": 8, "fit": "exact", "crop": 8, "max_side": 8, "filter": "box",
     "parity": "torchvision", "background": (1, 2, 3), "max_pixels": 8, "features": {"mel": {}},
