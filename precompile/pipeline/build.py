@@ -124,6 +124,7 @@ class _Build:
     ) -> Summary:
         failed = [row for receipt in receipts for _, row in receipt.quarantined]
         if len(failed) == len(plan):
+            empty_dir(dirs.receipts)
             message = f"all {len(plan)} inputs failed, nothing was committed; the first: {failed[0]}"
             raise TooManyFailuresError(message)
         writer = GenerationWriter(plan, receipts, self._compiler.fields)

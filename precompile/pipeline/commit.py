@@ -143,6 +143,7 @@ def commit_generation(
     dirs: BuildDirs, writer: GenerationWriter, facts: Mapping[str, Any], classes: tuple[str, ...] | None
 ) -> Manifest:
     """Write a generation beside the others and make it the current one by one rename. Any crash leaves the old one."""
+    sync_dir(dirs.shards)
     _read_back(dirs.root, writer)
     generation = _sweep_uncommitted(dirs) + 1
     unfinished = dirs.generations / f".{generation:06d}.{os.getpid()}.tmp"

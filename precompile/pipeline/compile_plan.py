@@ -93,7 +93,10 @@ class PlanCompiler:
 
     def _finished(self, task: Task) -> Receipt | None:
         receipt = load_receipt(self.dirs.receipts, task.number)
-        if receipt is None or receipt.shard is None:
+        if receipt is None or (receipt.quarantined and self.options.retry_quarantined):
+            return None
+        self._stop_on_error(receipt)
+        if receipt.shard is None:
             return receipt
         path = self.dirs.shards / receipt.shard.file
         return receipt if path.exists() and path.stat().st_size == receipt.shard.bytes else None
@@ -124,10 +127,13 @@ class PlanCompiler:
     def _note(self, receipt: Receipt) -> None:
         for _, row in receipt.quarantined:
             self.progress.event("warning", "quarantined", task=receipt.task, sample=row.key, message=row.message)
-            if self.options.on_error == "stop":
-                raise TooManyFailuresError(f"{row}; stopped by on_error=stop, nothing was committed")
+        self._stop_on_error(receipt)
         self.progress.event("info", "shard finished", task=receipt.task, seconds=round(receipt.seconds, 3))
         self.progress.finish(len(receipt.samples) + len(receipt.quarantined))
+
+    def _stop_on_error(self, receipt: Receipt) -> None:
+        if receipt.quarantined and self.options.on_error == "stop":
+            raise TooManyFailuresError(f"{receipt.quarantined[0][1]}; stopped by on_error=stop, nothing was committed")
 
 
 def _expected_bytes(plan: Plan, probed: Probed) -> int:

@@ -28,7 +28,7 @@ from precompile.pipeline.plan import MISSING, WorkList
 from precompile.pipeline.quarantine import Quarantined
 from precompile.pipeline.recipe import Recipe
 from precompile.pipeline.sample import Scalar, Source
-from precompile.pipeline.storage import read_file, storage_error, sync_dir
+from precompile.pipeline.storage import read_file, storage_error
 from precompile.pipeline.writers import open_writer, suffix
 
 
@@ -159,8 +159,7 @@ class ShardCompiler:
         checksum = file_checksum(path)
         file = f"{checksum}.{suffix(self._job.recipe.store)}"
         num_bytes = path.stat().st_size
-        path.replace(self._dirs.shards / file)
-        sync_dir(self._dirs.shards)
+        path.replace(self._dirs.shards / file)  # the commit makes all renames durable at once
         return Shard(file, num_bytes, records, checksum, self._versions)
 
     def _known_failure(self, sample: int, failure: Failure) -> Quarantined:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,7 +60,8 @@ class Receipt:
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         out = io.BytesIO()
         np.savez(out, allow_pickle=False, **arrays)
-        write_atomically(receipt_path(directory, self.task), out.getvalue())
+        # Not synced, which would cost more than the shard's own sync: one that a power cut damages is not believed.
+        write_atomically(receipt_path(directory, self.task), out.getvalue(), durable=False)
 
 
 def receipt_path(directory: Path, task: int) -> Path:
@@ -67,12 +69,16 @@ def receipt_path(directory: Path, task: int) -> Path:
 
 
 def load_receipt(directory: Path, task: int) -> Receipt | None:
-    """The receipt of a task, or None when the task is not finished."""
-    path = receipt_path(directory, task)
-    if not path.exists():
+    """The receipt of a task, or None when the task is not finished or its receipt is damaged."""
+    try:
+        with np.load(receipt_path(directory, task), allow_pickle=False) as arrays:
+            named = {name: arrays[name] for name in arrays.files}
+        return _as_receipt(named)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
-    with np.load(path, allow_pickle=False) as arrays:
-        named = {name: arrays[name] for name in arrays.files}
+
+
+def _as_receipt(named: Mapping[str, np.ndarray]) -> Receipt:
     facts = json.loads(named["facts"].tobytes())
     columns: dict[str, Column] = {}
     for name, array in named.items():

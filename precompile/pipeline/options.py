@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from precompile.errors import RecipeError
@@ -31,7 +31,7 @@ class BuildOptions:
     """Generations that are kept."""
     dry_run: bool = False
     quiet: bool = False
-    log_file: Path | None = None
+    log_file: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (("workers", self.workers, 1), ("keep", self.keep, 1)):

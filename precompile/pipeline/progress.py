@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,14 +24,14 @@ class Progress:
     Everything goes to stderr, so that stdout holds results only.
     """
 
-    def __init__(self, total: int, *, quiet: bool = False, log_file: Path | None = None) -> None:
+    def __init__(self, total: int, *, quiet: bool = False, log_file: str | os.PathLike[str] | None = None) -> None:
         self._total = total
         self._quiet = quiet
         self._began = self._line_at = time.monotonic()
         self._log: IO[str] | None = None
         if log_file is not None:
             try:
-                self._log = log_file.open("a", encoding="utf-8")
+                self._log = Path(log_file).open("a", encoding="utf-8")
             except OSError as error:
                 raise StorageError(f"cannot write the log file {log_file}: {error.strerror}; choose another") from None
         on_terminal = sys.stderr.isatty() and not quiet

@@ -55,3 +55,20 @@ def test_saving_leaves_one_file(tmp_path: Path) -> None:
     for _ in range(2):
         receipt(3, 2).save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+def test_a_damaged_receipt_is_not_believed(tmp_path: Path, damage: str) -> None:
+    receipt(0, 200).save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    middle = data.index(b"NUMPY") + 1000
+    path.write_bytes(
+        {
+            "cut": data[: len(data) // 2],
+            "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+            "empty": b"",
+            "text": b"not a receipt",
+        }[damage]
+    )
+    assert load_receipt(tmp_path, 0) is None

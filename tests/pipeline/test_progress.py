@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 from precompile.pipeline import progress as module
 from precompile.pipeline.progress import Progress
@@ -34,11 +35,11 @@ def test_quiet_says_nothing(capsys, monkeypatch):
 
 
 def test_log_file_lines_are_json_and_errors_are_in_it(tmp_path):
-    log = tmp_path / "build.log"
+    log = str(tmp_path / "build.log")
     progress = Progress(3, quiet=True, log_file=log)
     progress.event("info", "shard finished", task=0)
     progress.__exit__(ValueError, ValueError("oh"), None)
-    first, second = (json.loads(line) for line in log.read_text().splitlines())
+    first, second = (json.loads(line) for line in Path(log).read_text().splitlines())
     assert (first["level"], first["event"], first["task"]) == ("info", "shard finished", 0)
     assert (second["level"], second["message"]) == ("error", "oh")
 

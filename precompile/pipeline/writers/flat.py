@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from precompile.format.schema import ALIGNMENT, align
+from precompile.pipeline.storage import start_writeback
 
 MAGIC = b"PCFLAT\r\n"
 _HEADER = "<8sIIQQ"
-_BUFFER_BYTES = 4 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 def make(path: Path) -> FlatWriter:
@@ -28,11 +29,17 @@ class FlatWriter:
         self._file = path.open("xb", buffering=_BUFFER_BYTES)
         self._file.write(bytes(ALIGNMENT))
         self._lengths: list[int] = []
+        self._unsent_bytes = 0
 
     def append(self, record: np.ndarray) -> None:
         self._file.write(record.data)
         self._file.write(bytes(align(len(record)) - len(record)))
         self._lengths.append(len(record))
+        self._unsent_bytes += len(record)
+        if self._unsent_bytes >= _BUFFER_BYTES:
+            self._file.flush()
+            start_writeback(self._file.fileno())
+            self._unsent_bytes = 0
 
     def commit(self) -> np.ndarray:
         steps = np.array([align(length) for length in self._lengths], np.int64)

@@ -7,6 +7,7 @@ the payload starts at a multiple of 64 of the file, and so of the map.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from precompile.errors import FormatError
 from precompile.format.schema import ALIGNMENT, align
+from precompile.pipeline.storage import start_writeback
 from precompile.pipeline.writers._lmdb_walk import value_offsets
 
 MAGIC = b"PCLM"
@@ -27,7 +29,7 @@ PACK_BELOW_BYTES = 64_000
 PACK_BYTES = 256_000
 MIN_VALUE_BYTES = 16_896
 """Values of at least this size never lie inside a leaf page, at any page size LMDB knows."""
-_TRANSACTION_BYTES = 32 << 20
+_TRANSACTION_BYTES = 2 << 20
 _MAP_STEP_BYTES = 64 << 20
 
 
@@ -51,6 +53,7 @@ class LmdbWriter:
         except lmdb.Error as error:
             path.unlink()
             raise _as_os_error(error, path) from None
+        self._descriptor = os.open(path, os.O_RDONLY)
         self._pack: list[np.ndarray] = []
         self._pack_bytes = 0
         self._values: list[tuple[bytes, bytearray]] = []
@@ -98,6 +101,7 @@ class LmdbWriter:
                 need = self._map_bytes + _MAP_STEP_BYTES
             except lmdb.Error as error:
                 raise _as_os_error(error, self._path) from None
+        start_writeback(self._descriptor)
         self._written_bytes += self._values_bytes + 65_536 * len(self._values)
         self._values, self._values_bytes = [], 0
 
@@ -123,6 +127,7 @@ class LmdbWriter:
         if self._env is not None:
             self._env.close()
             self._env = None
+            os.close(self._descriptor)
 
 
 def _open(path: Path, **options: Any) -> lmdb.Environment:
