@@ -11,9 +11,9 @@ import numpy as np
 from precompile import machine
 from precompile.errors import RecipeError, TooManyFailuresError
 from precompile.pipeline.checksum import values_checksum
-from precompile.pipeline.compile_shard import Job
+from precompile.pipeline.compile_shard import Job, Task
 from precompile.pipeline.executors.local import LocalExecutor
-from precompile.pipeline.executors.worker import Probed, Task
+from precompile.pipeline.executors.worker import Probed
 from precompile.pipeline.journal import Receipt, load_receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.options import BuildOptions

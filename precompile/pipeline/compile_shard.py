@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import time
-import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -16,10 +15,8 @@ import xxhash
 
 from precompile.errors import ContentError, FormatError, StorageError
 from precompile.format import record
-from precompile.format.index import Column
 from precompile.format.manifest import Shard
 from precompile.format.schema import Schema
-from precompile.format.text import TextColumn
 from precompile.pipeline.checksum import file_checksum
 from precompile.pipeline.compile_sample import CompiledSample, SampleCompiler
 from precompile.pipeline.journal import Receipt
@@ -27,9 +24,10 @@ from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.plan import MISSING, WorkList
 from precompile.pipeline.quarantine import Quarantined
 from precompile.pipeline.recipe import Recipe
-from precompile.pipeline.sample import Scalar, Source
-from precompile.pipeline.storage import read_file, storage_error
-from precompile.pipeline.writers import open_writer, suffix
+from precompile.pipeline.sample import Source
+from precompile.pipeline.shard_rows import ShardRows
+from precompile.pipeline.storage import read_file, storage_errors
+from precompile.pipeline.writers import ShardWriter, open_writer, suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,29 @@ class Failure:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Compile inputs `order[start:stop]` of the plan as shard number `number`."""
+
+    number: int
+    start: int
+    stop: int
+    known: Mapping[int, Failure]
+    """Inputs not to be touched, since they killed or hung a worker before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A shard whose records are written, but not yet durable."""
+
+    task: Task
+    path: Path
+    writer: ShardWriter
+    rows: ShardRows
+    failed: list[tuple[int, Quarantined]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+
 class Heartbeat(Protocol):
     """Told before each sample, so that the sample that kills or hangs a worker is known by name."""
 
@@ -74,44 +95,50 @@ class ShardCompiler:
         self._work = WorkList.open(self._dirs.plan, job.count)
         self._versions = library_versions(job.media)
 
-    def run(self, task: int, start: int, stop: int, known: Mapping[int, Failure]) -> Receipt:
-        """Compile inputs `order[start:stop]`. The shard is durable and renamed before the receipt exists.
+    def compile(self, task: Task) -> Unfinished:
+        """Compile the inputs of a task and write their records. Raises StorageError; the file is then removed."""
+        path = self._dirs.unfinished / f"{task.number:06d}.{os.getpid()}"
+        with storage_errors(f"cannot write {path}"):
+            shard = Unfinished(task, path, open_writer(self._job.recipe.store, path), ShardRows(self._schema))
+            try:
+                for sample in self._work.order[task.start : task.stop].tolist():
+                    self._add(shard, sample)
+            except BaseException:
+                shard.writer.abort()
+                raise
+        return shard
 
-        known: inputs not to be touched, since they killed or hung a worker before.
-        Raises StorageError, after removing the unfinished shard.
-        """
-        began = time.monotonic()
-        path = self._dirs.unfinished / f"{task:06d}.{os.getpid()}"
-        rows = _Rows(self._schema)
-        failed: list[tuple[int, Quarantined]] = []
-        writer = open_writer(self._job.recipe.store, path)
-        try:
-            for sample in self._work.order[start:stop].tolist():
-                if sample in known:
-                    failed.append((sample, self._known_failure(sample, known[sample])))
-                    continue
-                self._heartbeat.begin(sample)
-                outcome = self._compile(sample)
-                if isinstance(outcome, Quarantined):
-                    failed.append((sample, outcome))
+    def _add(self, shard: Unfinished, sample: int) -> None:
+        known = shard.task.known.get(sample)
+        if known is not None:
+            shard.failed.append((sample, self._known_failure(sample, known)))
+            return
+        self._heartbeat.begin(sample)
+        outcome = self._compile(sample)
+        if isinstance(outcome, Quarantined):
+            shard.failed.append((sample, outcome))
+        else:
+            compiled, stored, content = outcome
+            shard.rows.add(sample, compiled, stored, content)
+            shard.writer.append(stored)
+        self._heartbeat.end()
+
+    def finish(self, shard: Unfinished) -> Receipt:
+        """Make a shard durable, name it by its checksum, and write its receipt. May run beside another `compile`."""
+        with storage_errors(f"cannot write {shard.path}"):
+            try:
+                published, offset = None, np.empty(0, np.int64)
+                if shard.rows.samples:
+                    offset = shard.writer.commit()
+                    published = self._publish(shard.path, len(shard.rows.samples))
                 else:
-                    compiled, stored, content = outcome
-                    rows.add(sample, compiled, stored, content)
-                    writer.append(stored)
-                self._heartbeat.end()
-            shard, offset = None, np.empty(0, np.int64)
-            if rows.samples:
-                offset = writer.commit()
-                shard = self._publish(path, len(rows.samples))
-            else:
-                writer.abort()
-        except BaseException as error:
-            writer.abort()
-            if isinstance(error, OSError) and not isinstance(error, StorageError):
-                raise storage_error(error, f"cannot write {path}") from None
-            raise
-        receipt = rows.receipt(task, shard, offset, failed, time.monotonic() - began)
-        receipt.save(self._dirs.receipts)
+                    shard.writer.abort()
+            except BaseException:
+                shard.writer.abort()
+                raise
+            seconds = time.monotonic() - shard.began
+            receipt = shard.rows.receipt(shard.task.number, published, offset, shard.failed, seconds)
+            receipt.save(self._dirs.receipts)
         return receipt
 
     def measure(self, sample: int) -> tuple[int, int] | None:
@@ -175,56 +202,6 @@ class ShardCompiler:
         key, path = self._work.keys[sample], self._work.paths[sample]
         size = int(self._work.stat[sample, 0])
         return Quarantined(key, path, "", stage, error, message, size, checksum, attempts)
-
-
-class _Rows:
-    """Collects what a receipt says of each record."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.samples: list[int] = []
-        self._lengths: list[int] = []
-        self._crcs: list[int] = []
-        self._xxh3: list[int] = []
-        self._axes = {spec.name: len(spec.shape) for spec in schema.arrays}
-        self._shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._axes}
-        self._columns: dict[str, list[Scalar]] = {}
-
-    def add(self, sample: int, compiled: CompiledSample, stored: np.ndarray, content: int) -> None:
-        self.samples.append(sample)
-        self._lengths.append(len(stored))
-        self._crcs.append(zlib.crc32(stored.data))
-        self._xxh3.append(content)
-        for name, array in compiled.arrays.items():
-            self._shapes[name].append(array.shape)
-        for name, value in compiled.columns.items():
-            self._columns.setdefault(name, []).append(value)
-
-    def receipt(
-        self, task: int, shard: Shard | None, offset: np.ndarray, failed: list[tuple[int, Quarantined]], seconds: float
-    ) -> Receipt:
-        count = len(self.samples)
-        return Receipt(
-            task=task,
-            shard=shard,
-            samples=np.array(self.samples, np.int64),
-            offset=offset,
-            length=np.array(self._lengths, np.int64),
-            crc32=np.array(self._crcs, np.uint32),
-            xxh3=np.array(self._xxh3, np.uint64),
-            shapes={
-                name: np.array(shapes, np.int64).reshape(count, self._axes[name])
-                for name, shapes in self._shapes.items()
-            },
-            columns={name: _column(values) for name, values in self._columns.items()},
-            quarantined=tuple(failed),
-            seconds=seconds,
-        )
-
-
-def _column(values: list[Scalar]) -> Column:
-    if isinstance(values[0], str):
-        return TextColumn.of(map(str, values))
-    return np.array(values, np.float64 if isinstance(values[0], float) else np.int64)
 
 
 def _one_line(error: Exception) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from precompile.errors import BuildFailedError
-from precompile.pipeline.compile_shard import Failure, Job
+from precompile.pipeline.compile_shard import Failure, Job, Task
 from precompile.pipeline.executors.heartbeat import NO_SAMPLE
 from precompile.pipeline.executors.process import WorkerProcess
-from precompile.pipeline.executors.worker import Probe, Probed, Refused, Task
+from precompile.pipeline.executors.worker import Compiled, Probe, Probed, Refused
 from precompile.pipeline.journal import Receipt
 
 _POLL_SECONDS = 0.1
@@ -49,7 +49,7 @@ class LocalExecutor:
 
     def __exit__(self, *exception: object) -> None:
         for worker in self._pool:
-            worker.finish() if exception[0] is None and worker.task is None else worker.stop()
+            worker.finish() if exception[0] is None and not worker.is_busy else worker.stop()
         self._pool.clear()
 
     def probe(self, samples: tuple[int, ...]) -> Probed:
@@ -89,7 +89,7 @@ class LocalExecutor:
         finished = 0
         while finished < len(tasks):
             self._assign(todo)
-            busy = [worker for worker in self._pool if worker.task is not None]
+            busy = [worker for worker in self._pool if worker.is_busy]
             ready = wait([worker.connection for worker in busy], _POLL_SECONDS)
             for worker in busy:
                 if worker.connection in ready:
@@ -99,9 +99,7 @@ class LocalExecutor:
                         yield receipt
                 else:
                     self._check_timeout(worker, todo)
-            self._on_progress(
-                sum(worker.pulse().done - worker.done_before for worker in self._pool if worker.task is not None)
-            )
+            self._on_progress(sum(_inputs_done(worker) for worker in self._pool))
 
     def _assign(self, todo: deque[Task]) -> None:
         while todo:
@@ -122,37 +120,46 @@ class LocalExecutor:
             return None
         if isinstance(answer, Refused):
             raise answer.error
-        assert isinstance(answer, Receipt)
-        worker.task = None
         self._lost = 0
-        return answer
+        if isinstance(answer, Receipt):
+            del worker.finishing[answer.task]
+            return answer
+        assert isinstance(answer, Compiled)
+        assert worker.task is not None
+        worker.finishing[answer.task] = worker.task
+        worker.task = None
+        return None
 
     def _bury(self, worker: WorkerProcess, todo: deque[Task]) -> None:
-        """A worker died: its task goes back; the sample it was on is left out once it has killed twice."""
-        task, sample = worker.task, worker.pulse().sample
-        assert task is not None
+        """A worker died: its tasks go back; the sample it was on is left out once it has killed twice."""
+        sample = worker.pulse().sample
         if sample == NO_SAMPLE:
             self._count_lost(worker)
-            todo.appendleft(task)
+            todo.extendleft(worker.unfinished_tasks())
             return
         self._pool.remove(worker)
         how = worker.how_it_died()
         self._deaths[sample] = attempts = self._deaths.get(sample, 0) + 1
+        failure = None
         if attempts >= _MAX_ATTEMPTS:
             words = worker.last_words()
             message = f"the decoder ended its process ({how})" + (f": {words}" if words else "")
-            task = replace(task, known={**task.known, sample: Failure("WorkerDied", message, attempts)})
-        todo.appendleft(task)
+            failure = Failure("WorkerDied", message, attempts)
+        self._give_back(worker, todo, sample, failure)
 
     def _check_timeout(self, worker: WorkerProcess, todo: deque[Task]) -> None:
         pulse = worker.pulse()
         if pulse.sample == NO_SAMPLE or pulse.seconds <= self._timeout_seconds:
             return
-        task = worker.task
-        assert task is not None
         self._drop(worker)
         message = f"not finished after {self._timeout_seconds:g} s (--timeout)"
-        todo.appendleft(replace(task, known={**task.known, pulse.sample: Failure("TimeoutError", message, 1)}))
+        self._give_back(worker, todo, pulse.sample, Failure("TimeoutError", message, 1))
+
+    def _give_back(self, worker: WorkerProcess, todo: deque[Task], sample: int, failure: Failure | None) -> None:
+        """A dead worker's tasks are done again; its current one without `sample`, if that has failed for good."""
+        if failure is not None and worker.task is not None:
+            worker.task = replace(worker.task, known={**worker.task.known, sample: failure})
+        todo.extendleft(worker.unfinished_tasks())
 
     def _drop(self, worker: WorkerProcess) -> None:
         worker.stop()
@@ -171,3 +178,9 @@ class LocalExecutor:
         worker = WorkerProcess(self._directory, next(self._numbers), self._job)
         self._pool.append(worker)
         return worker
+
+
+def _inputs_done(worker: WorkerProcess) -> int:
+    """Inputs of tasks that have no receipt yet."""
+    compiled = sum(task.stop - task.start for task in worker.finishing.values())
+    return compiled + (0 if worker.task is None else worker.pulse().done - worker.done_before)

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from precompile.pipeline.compile_shard import Job
+from precompile.pipeline.compile_shard import Job, Task
 from precompile.pipeline.executors.heartbeat import HeartbeatFile, Pulse
-from precompile.pipeline.executors.worker import THREAD_ENVIRONMENT, Start, Task
+from precompile.pipeline.executors.worker import THREAD_ENVIRONMENT, Start
 
 _GOODBYE_SECONDS = 5.0
 _MAIN = "from precompile.pipeline.executors.worker import main; main({descriptor}, {parent})"
@@ -28,6 +28,7 @@ class WorkerProcess:
 
     def __init__(self, directory: Path, number: int, job: Job) -> None:
         self.task: Task | None = None
+        self.finishing: dict[int, Task] = {}
         self.done_before = 0
         self.log = directory / f"{number:04d}.log"
         heartbeat = directory / f"{number:04d}.heartbeat"
@@ -43,6 +44,14 @@ class WorkerProcess:
         self.connection = Connection(ours.detach())
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(Start(job, heartbeat))
+
+    @property
+    def is_busy(self) -> bool:
+        return self.task is not None or bool(self.finishing)
+
+    def unfinished_tasks(self) -> list[Task]:
+        """What is lost when the process ends now."""
+        return [*self.finishing.values(), *([] if self.task is None else [self.task])]
 
     @property
     def pid(self) -> int:

@@ -10,18 +10,19 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precompile.errors import PrecompileError
+from precompile.errors import BuildFailedError, PrecompileError
 
 if TYPE_CHECKING:
-    from precompile.pipeline.compile_shard import Failure, Job
+    from precompile.pipeline.compile_shard import Job, ShardCompiler, Unfinished
 
 _PR_SET_PDEATHSIG = 1
 
@@ -44,13 +45,10 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Compile inputs `order[start:stop]` as shard number `number`."""
+class Compiled:
+    """All inputs of a task are compiled; the next task may come while its shard is made durable."""
 
-    number: int
-    start: int
-    stop: int
-    known: Mapping[int, Failure]
+    task: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +96,51 @@ def serve(connection: Connection, start: Start) -> None:
     compiler.load()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    shards = ShardCompiler(start.job, compiler, heartbeat)
-    while True:
-        task = connection.recv()
+    _Worker(connection, ShardCompiler(start.job, compiler, heartbeat)).serve()
+
+
+class _Worker:
+    """Answers messages until the parent is gone. Disk writes of one shard overlap with compiling the next."""
+
+    def __init__(self, connection: Connection, shards: ShardCompiler) -> None:
+        self._connection = connection
+        self._shards = shards
+        self._sending = threading.Lock()
+        self._finisher = ThreadPoolExecutor(1, "precompile-finish")
+        self._finishing: Future[None] | None = None
+
+    def serve(self) -> None:
+        while True:
+            message = self._connection.recv()
+            try:
+                if isinstance(message, Probe):
+                    self._send(_probe(self._shards, message))
+                    continue
+                shard = self._shards.compile(message)
+                if self._finishing is not None:
+                    self._finishing.result()
+                self._send(Compiled(message.number))
+                self._finishing = self._finisher.submit(self._finish, shard)
+            except PrecompileError as error:
+                self._send(Refused(error))
+
+    def _finish(self, shard: Unfinished) -> None:
         try:
-            if isinstance(task, Probe):
-                connection.send(_probe(shards, task))
-            else:
-                connection.send(shards.run(task.number, task.start, task.stop, task.known))
+            self._send(self._shards.finish(shard))
         except PrecompileError as error:
-            connection.send(Refused(error))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise
-        except Exception:
+            self._send(Refused(error))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the parent is gone, as the main thread sees too
+        except Exception as error:
             traceback.print_exc()
-            raise
+            self._send(Refused(BuildFailedError(f"shard {shard.task.number}: {type(error).__name__}: {error}")))
+
+    def _send(self, message: object) -> None:
+        with self._sending:
+            self._connection.send(message)
 
 
-def _probe(shards: object, probe: Probe) -> Probed:
-    from precompile.pipeline.compile_shard import ShardCompiler
-
-    assert isinstance(shards, ShardCompiler)
+def _probe(shards: ShardCompiler, probe: Probe) -> Probed:
     began = time.monotonic()
     sizes = [size for sample in probe.samples if (size := shards.measure(sample)) is not None]
     return Probed(tuple(s[0] for s in sizes), tuple(s[1] for s in sizes), time.monotonic() - began)

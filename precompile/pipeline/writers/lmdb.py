@@ -7,6 +7,7 @@ the payload starts at a multiple of 64 of the file, and so of the map.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import struct
@@ -31,6 +32,8 @@ MIN_VALUE_BYTES = 16_896
 """Values of at least this size never lie inside a leaf page, at any page size LMDB knows."""
 _TRANSACTION_BYTES = 2 << 20
 _MAP_STEP_BYTES = 64 << 20
+_SLACK_BYTES = 16 << 20
+"""For rounding to pages (of up to 64 kB), the tree, and pages that a transaction copies."""
 
 
 def make(path: Path) -> LmdbWriter:
@@ -54,11 +57,11 @@ class LmdbWriter:
             path.unlink()
             raise _as_os_error(error, path) from None
         self._descriptor = os.open(path, os.O_RDONLY)
+        self._transaction: lmdb.Transaction | None = None
+        self._room_bytes = 0
+        self._value = np.zeros(0, np.uint8)  # reused: fresh memory for each value costs more than copying it
         self._pack: list[np.ndarray] = []
         self._pack_bytes = 0
-        self._values: list[tuple[bytes, bytearray]] = []
-        self._values_bytes = 0
-        self._written_bytes = 0
         self._within: list[int] = []  # each record's offset in its value
         self._counts: list[int] = []  # records of each value
 
@@ -72,45 +75,50 @@ class LmdbWriter:
 
     def _close_pack(self) -> None:
         first_slot = len(self._within)
-        value = _pack_value(self._pack, first_slot)
-        at = HEADER_BYTES
-        for record in self._pack:
-            self._within.append(at)
-            at += align(len(record))
+        num_bytes = _value_bytes(self._pack)
+        if num_bytes > len(self._value):
+            self._value = np.zeros(num_bytes, np.uint8)
+        value = self._value[:num_bytes]
+        self._within += _fill_value(value, self._pack, first_slot)
         self._counts.append(len(self._pack))
-        self._values.append((first_slot.to_bytes(8, "big"), value))
-        self._values_bytes += len(value)
         self._pack, self._pack_bytes = [], 0
-        if self._values_bytes >= _TRANSACTION_BYTES:
-            self._flush()
+        self._put(first_slot.to_bytes(8, "big"), value)
 
-    def _flush(self) -> None:
+    def _put(self, key: bytes, value: np.ndarray) -> None:
+        try:
+            if len(value) > self._room_bytes:
+                self._end_transaction()
+            if self._transaction is None:
+                self._transaction = self._begin(len(value))
+            self._transaction.put(key, value.data, append=True)
+            self._room_bytes -= len(value)
+            if self._room_bytes <= 0:
+                self._end_transaction()
+        except lmdb.Error as error:
+            raise _as_os_error(error, self._path) from None
+
+    def _begin(self, first_bytes: int) -> lmdb.Transaction:
+        """A transaction with room for a first value and some more; a full map would lose all that is in it."""
         assert self._env is not None
-        # Room for the values, their page headers, rounding, and the tree; so a transaction is not replayed.
-        need = self._written_bytes + self._values_bytes + 65_536 * (len(self._values) + 16)
-        while True:
-            if need > self._map_bytes:
-                self._map_bytes = -(-need // _MAP_STEP_BYTES) * _MAP_STEP_BYTES
-                self._env.set_mapsize(self._map_bytes)
-            try:
-                with self._env.begin(write=True) as transaction:
-                    for key, value in self._values:
-                        transaction.put(key, value, append=True)
-                break
-            except lmdb.MapFullError:
-                need = self._map_bytes + _MAP_STEP_BYTES
-            except lmdb.Error as error:
-                raise _as_os_error(error, self._path) from None
-        start_writeback(self._descriptor)
-        self._written_bytes += self._values_bytes + 65_536 * len(self._values)
-        self._values, self._values_bytes = [], 0
+        self._room_bytes = max(first_bytes, _TRANSACTION_BYTES)
+        need = self._path.stat().st_size + self._room_bytes + _SLACK_BYTES
+        if need > self._map_bytes:
+            self._map_bytes = -(-need // _MAP_STEP_BYTES) * _MAP_STEP_BYTES
+            self._env.set_mapsize(self._map_bytes)
+        return self._env.begin(write=True)
+
+    def _end_transaction(self) -> None:
+        if self._transaction is not None:
+            self._transaction.commit()
+            start_writeback(self._descriptor)
+        self._transaction, self._room_bytes = None, 0
 
     def commit(self) -> np.ndarray:
         if self._pack:
             self._close_pack()
-        self._flush()
         assert self._env is not None
         try:
+            self._end_transaction()
             self._env.sync(True)
         except lmdb.Error as error:
             raise _as_os_error(error, self._path) from None
@@ -124,6 +132,9 @@ class LmdbWriter:
         self._path.unlink(missing_ok=True)
 
     def _close(self) -> None:
+        if self._transaction is not None:
+            self._transaction.abort()
+            self._transaction = None
         if self._env is not None:
             self._env.close()
             self._env = None
@@ -136,20 +147,26 @@ def _open(path: Path, **options: Any) -> lmdb.Environment:
     return lmdb.open(str(path), subdir=False, lock=False, sync=False, metasync=False, max_dbs=0, **options)
 
 
-def _pack_value(records: list[np.ndarray], first_slot: int) -> bytearray:
+def _value_bytes(records: list[np.ndarray]) -> int:
+    table = 0 if len({len(record) for record in records}) == 1 else 8 * len(records)
+    return max(HEADER_BYTES + sum(align(len(record)) for record in records) + table, MIN_VALUE_BYTES)
+
+
+def _fill_value(value: np.ndarray, records: list[np.ndarray], first_slot: int) -> list[int]:
+    """Write header, records and the table of lengths; returns where each record starts in the value."""
     lengths = [len(record) for record in records]
     same = lengths[0] if len(set(lengths)) == 1 else 0
-    table = HEADER_BYTES + sum(map(align, lengths))
-    end = table if same else table + 8 * len(lengths)
-    value = bytearray(max(end, MIN_VALUE_BYTES))
-    value[:HEADER_BYTES] = struct.pack(_HEADER, MAGIC, 1, first_slot, len(records), same, 0 if same else table)
-    at = HEADER_BYTES
-    for record in records:
-        value[at : at + len(record)] = record.data
-        at += align(len(record))
+    steps = [align(length) for length in lengths]
+    ends = list(itertools.accumulate(steps, initial=HEADER_BYTES))
+    table = 0 if same else ends[-1]
+    value[HEADER_BYTES + same if len(records) == 1 else 0 :] = 0
+    header = struct.pack(_HEADER, MAGIC, 1, first_slot, len(records), same, table)
+    value[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
+    for record, start in zip(records, ends):
+        value[start : start + len(record)] = record
     if not same:
-        value[table:end] = np.array(lengths, "<u8").tobytes()
-    return value
+        value[table : table + 8 * len(lengths)] = np.array(lengths, "<u8").view(np.uint8)
+    return ends[:-1]
 
 
 def _check_against_lmdb(path: Path, offsets: np.ndarray, sizes: np.ndarray) -> None:
