@@ -69,7 +69,7 @@ def open_text(directory: Path, name: str, count: int) -> TextColumn:
 
 
 def save_column(directory: Path, name: str, column: Column) -> None:
-    """Write one column (an array, or text as `.offsets` and `.data`), durably."""
+    """Write one column: an array, or text as `.offsets` and `.data`. It is durable once the caller syncs the files."""
     parts = {name: column}
     if isinstance(column, TextColumn):
         parts = {f"{name}.offsets": column.offsets - column.offsets[0],
@@ -77,8 +77,6 @@ def save_column(directory: Path, name: str, column: Column) -> None:
     for part, array in parts.items():
         with (directory / f"{part}.npy").open("wb") as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
 
 
 class Index:

@@ -25,7 +25,7 @@ from precompile.pipeline.journal import Receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.plan import Plan
 from precompile.pipeline.quarantine import QUARANTINE_NAME, Quarantined, write_quarantine
-from precompile.pipeline.storage import sync_dir, write_atomically
+from precompile.pipeline.storage import sync_dir, sync_files, write_atomically
 
 _READ_BACK = 64
 _UNITS = {"duration_seconds": "s", "sample_rate": "Hz"}
@@ -162,8 +162,8 @@ def commit_generation(
         **facts,
     )
     text = manifest.to_json().encode()
-    write_atomically(unfinished / MANIFEST_NAME, text)
-    sync_dir(unfinished)
+    (unfinished / MANIFEST_NAME).write_bytes(text)
+    sync_files(unfinished)
     unfinished.rename(generation_dir(dirs.root, generation))
     sync_dir(dirs.generations)
     write_atomically(dirs.root / MANIFEST_NAME, text)

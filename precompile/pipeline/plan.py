@@ -19,7 +19,7 @@ from precompile.format.text import TextColumn
 from precompile.pipeline.checksum import values_checksum
 from precompile.pipeline.recipe import Recipe
 from precompile.pipeline.sample import RawSample, Scalar, Source
-from precompile.pipeline.storage import storage_error
+from precompile.pipeline.storage import storage_error, sync_files
 
 MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 4 << 20, 4 << 30, 64
 STAT_FIELDS = ("size", "mtime_ns", "ctime_ns", "inode")
@@ -62,6 +62,7 @@ class Plan:
     def save(self, directory: Path) -> None:
         for name, column in self._arrays().items():
             save_column(directory, name, column)
+        sync_files(directory)
 
     def _arrays(self) -> dict[str, Column]:
         return {

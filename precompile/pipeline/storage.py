@@ -87,6 +87,19 @@ def sync_dir(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_files(directory: Path) -> None:
+    """Make all files of a directory durable. All are sent first, so that one journal entry serves them together."""
+    files = [path for path in sorted(directory.iterdir()) if path.is_file()]
+    for wait in (False, True):
+        for path in files:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor) if wait else start_writeback(descriptor)
+            finally:
+                os.close(descriptor)
+    sync_dir(directory)
+
+
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """The file has the old content or the new one, whatever happens to this process; if durable, to the machine."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

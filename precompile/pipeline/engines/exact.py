@@ -78,7 +78,7 @@ class Exact:
         if self.background is not None and image.has_transparency_data:
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, (*self.background, 255)), image)
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
 
     def plan(self, height: int, width: int) -> Resizing:
         """The geometry of one image; a result of more than max_pixels (an extreme aspect) is a ContentError."""

@@ -49,6 +49,8 @@ class LocalExecutor:
 
     def __exit__(self, *exception: object) -> None:
         for worker in self._pool:
+            worker.connection.close()
+        for worker in self._pool:
             worker.finish() if exception[0] is None and not worker.is_busy else worker.stop()
         self._pool.clear()
 

@@ -7,6 +7,7 @@ by importing the user's script again, so that a build runs from a script without
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from precompile.pipeline.compile_shard import Job, ShardCompiler, Unfinished
 
 _PR_SET_PDEATHSIG = 1
+
+_SWITCH_SECONDS = 0.0002
+"""How long the thread that finishes a shard may hold up the decoder; Python's 5 ms are longer than a picture takes."""
 
 THREAD_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -83,7 +87,7 @@ def main(descriptor: int, parent: int) -> None:
         start: Start = connection.recv()
         serve(connection, start)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        sys.exit(0)  # the parent is gone
+        os._exit(0)  # the parent has no more tasks, or is gone; taking torch apart would cost it a third of a second
 
 
 def serve(connection: Connection, start: Start) -> None:
@@ -94,6 +98,7 @@ def serve(connection: Connection, start: Start) -> None:
     heartbeat = HeartbeatFile(start.heartbeat, create=False)
     compiler = make_compiler(start.job.recipe, start.job.media)
     compiler.load()
+    gc.freeze()  # what libraries made stays, and need not be looked through again and again
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     _Worker(connection, ShardCompiler(start.job, compiler, heartbeat)).serve()
@@ -106,6 +111,7 @@ class _Worker:
         self._connection = connection
         self._shards = shards
         self._sending = threading.Lock()
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._finisher = ThreadPoolExecutor(1, "precompile-finish")
         self._finishing: Future[None] | None = None
 
