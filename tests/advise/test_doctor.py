@@ -179,7 +179,7 @@ def test_dataset_on_a_network_is_to_be_staged(tmp_path: Path, kind: str, status:
     check = checks.check_filesystem(tmp_path, root=tmp_path)
     assert check.status == status
     assert check.value.startswith(f"{kind}, ")
-    assert ("stage" in check.advice) is (status == "warn")
+    assert ("copy the dataset" in check.advice) is (status == "warn")
 
 
 def test_an_installed_package_shows_its_version() -> None:
