@@ -6,8 +6,10 @@ last byte of its last field.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,12 +71,17 @@ def decode_field(spec: FieldSpec, data: np.ndarray, shape: Shape) -> np.ndarray:
     """
     if spec.encoding == "bmp":
         return bmp.unpack(data, shape)
-    typed = data.view(np.dtype(spec.dtype).newbyteorder("<"))
+    typed = data.view(_little_endian(spec.dtype))
     if spec.encoding == "raw_hwc":
         channels, height, width = shape
         stored = typed.reshape(*data.shape[:-1], height, width, channels)
         return np.moveaxis(stored, -1, -3)
     return typed.reshape(*data.shape[:-1], *shape)
+
+
+@functools.cache
+def _little_endian(dtype: str) -> np.dtype[Any]:
+    return np.dtype(dtype).newbyteorder("<")
 
 
 def decode(schema: Schema, data: np.ndarray, shapes: Sequence[Shape]) -> dict[str, np.ndarray]:

@@ -29,9 +29,13 @@ class Stored:
         self.index = Index(generation_dir(root, self.manifest.generation), self.schema, self.manifest.count)
         shards = self.manifest.shards
         self.shards = ShardMap([shard_path(root, shard.file) for shard in shards], [shard.bytes for shard in shards])
+        self._arrays = self.schema.arrays
+        self._positions = {spec.name: position for position, spec in enumerate(self._arrays)}
+        self._fixed_shapes: list[record.Shape] = []
         self._fixed = None
         if self.schema.is_fixed:
-            self._fixed = record.layout(self.schema, [spec.shape for spec in self.schema.arrays])  # type: ignore[misc]
+            self._fixed_shapes = [spec.shape for spec in self._arrays]  # type: ignore[misc]
+            self._fixed = record.layout(self.schema, self._fixed_shapes)
 
     def places(self, indices: np.ndarray) -> np.ndarray:
         """int64 (n,) sample numbers -> int64 (n,) places of their records in the shard map."""
@@ -67,19 +71,19 @@ class Stored:
 
     def array(self, index: int, name: str) -> np.ndarray:
         """One array field of one sample."""
-        data, shapes = self.record(index), self.index.shapes(index)
+        data = self.record(index)
+        shapes = self._fixed_shapes or self.index.shapes(index)
         offsets, length = self._fixed or record.layout(self.schema, shapes)
         if length != len(data):
             raise self._outside()
-        for spec, offset, shape in zip(self.schema.arrays, offsets, shapes):
-            if spec.name == name:
-                return record.decode_field(spec, data[offset : offset + record.field_bytes(spec, shape)], shape)
-        raise KeyError(name)
+        position = self._positions[name]
+        spec, offset, shape = self._arrays[position], offsets[position], shapes[position]
+        return record.decode_field(spec, data[offset : offset + record.field_bytes(spec, shape)], shape)
 
     def field_offset(self, name: str) -> int:
         """Where a field starts within every record; only for schemas of fixed shape."""
         assert self._fixed is not None
-        return self._fixed[0][[spec.name for spec in self.schema.arrays].index(name)]
+        return self._fixed[0][self._positions[name]]
 
     def _outside(self) -> FormatError:
         return FormatError(f"{self.index.directory / 'record.npy'}: a record does not fit its shard or its schema; "

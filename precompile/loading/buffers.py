@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,14 @@ def aligned_buffer(num_bytes: int) -> np.ndarray:
     start = -np.frombuffer(memory, np.uint8).__array_interface__["data"][0] % alignment
     # Not a slice of an array: numpy would let slices of it refer to that array, and BufferPool would not see them.
     return np.frombuffer(memory, np.uint8, num_bytes, start)
+
+
+def fresh_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros of memory of its own; in huge pages when large, which spares most of the time for page faults."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _HUGE_PAGE:
+        return np.zeros(shape, dtype)
+    return aligned_buffer(num_bytes).view(dtype).reshape(shape)
 
 
 class BufferPool:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from precompile.loading.buffers import fresh_array
+
 
 class Padded(NamedTuple):
     """A batch of samples of varying shape."""
@@ -21,7 +23,7 @@ class Padded(NamedTuple):
 def pad(arrays: Sequence[np.ndarray], varying_axes: Sequence[int]) -> Padded:
     """Arrays of one rank and dtype -> one tensor of fresh memory, and the true sizes along `varying_axes`."""
     shapes = np.array([array.shape for array in arrays], np.int64)
-    data = np.zeros((len(arrays), *shapes.max(axis=0).tolist()), arrays[0].dtype)
+    data = fresh_array((len(arrays), *shapes.max(axis=0).tolist()), arrays[0].dtype)
     for row, array in zip(data, arrays):
         row[tuple(slice(size) for size in array.shape)] = array
     lengths = shapes[:, list(varying_axes)]
@@ -35,9 +37,13 @@ def stack(arrays: Sequence[np.ndarray]) -> torch.Tensor:
     if len(shapes) > 1:
         raise ValueError(f"samples of one batch must have one shape, got {sorted(shapes)[:4]}")
     if first.ndim == 3 and not first.flags.c_contiguous and first.transpose(1, 2, 0).flags.c_contiguous:
-        stacked = np.stack([array.transpose(1, 2, 0) for array in arrays])
-        return torch.from_numpy(stacked).permute(0, 3, 1, 2)
-    return torch.from_numpy(np.stack(arrays))
+        return _stack([array.transpose(1, 2, 0) for array in arrays]).permute(0, 3, 1, 2)
+    return _stack(arrays)
+
+
+def _stack(arrays: Sequence[np.ndarray]) -> torch.Tensor:
+    out = fresh_array((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    return torch.from_numpy(np.stack(arrays, out=out))
 
 
 def collate_values(values: Sequence[Any], varying_axes: Sequence[int]) -> Any:

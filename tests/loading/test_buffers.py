@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from precompile.loading.buffers import BufferPool, aligned_buffer
+from precompile.loading.buffers import BufferPool, aligned_buffer, fresh_array
 
 WAYS_TO_HOLD: dict[str, Callable[[np.ndarray], Any]] = {
     "the array": lambda buffer: buffer,
@@ -88,3 +88,12 @@ def test_a_buffer_dropped_in_another_thread_is_free() -> None:
     thread.join()
     pool.take()
     assert len(pool) == 1
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (7, 1000), (5, 1000, 1000), (0, 4)])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "int64"])
+def test_fresh_arrays_are_zeros_of_their_own(shape, dtype):
+    first, second = (fresh_array(shape, np.dtype(dtype)) for _ in range(2))
+    assert (first.shape, first.dtype, first.flags.c_contiguous) == (shape, np.dtype(dtype), True)
+    first[...] = 1
+    assert not second.any()
