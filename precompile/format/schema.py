@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -164,7 +163,3 @@ class Schema:
         if not isinstance(value, list):
             raise FormatError(f"a schema must be a list of fields, got {type(value).__name__}")
         return cls(tuple(FieldSpec.from_json(item) for item in value))
-
-
-def num_elements(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)
