@@ -79,8 +79,8 @@ def as_json(checks: Iterable[Check]) -> dict[str, list[dict[str, str]]]:
     return {"checks": [asdict(check) for check in checks]}
 
 
-def sample_bytes(dataset: Path) -> int:
-    """Bytes of the array fields of one sample; fields whose shape varies from sample to sample count as 0."""
+def sample_bytes(dataset: Path) -> int | None:
+    """Bytes of the array fields of one sample, as far as their shape is known; None when no shape is."""
     file = Path(dataset) / "manifest.json"
     try:
         schema = Schema.from_json(json.loads(file.read_text(encoding="utf-8"))["schema"])
@@ -88,7 +88,8 @@ def sample_bytes(dataset: Path) -> int:
         raise DatasetNotFoundError(f"{dataset}: no compiled dataset, for it has no manifest.json") from None
     except (ValueError, KeyError, TypeError, FormatError) as error:
         raise FormatError(f"{file}: not a manifest: {error!r}") from error
-    return sum(ARRAY_DTYPES[spec.dtype] * math.prod(size or 0 for size in spec.shape) for spec in schema.arrays)
+    known = sum(ARRAY_DTYPES[spec.dtype] * math.prod(size or 0 for size in spec.shape) for spec in schema.arrays)
+    return known or None
 
 
 def check_cpus(limits: machine.CpuLimits) -> Check:
@@ -133,7 +134,10 @@ def check_threads(environ: Mapping[str, str], torch_threads: int, workers: int |
 def check_start_method(method: str | None) -> Check:
     """method: None where none was chosen, which means the platform's default."""
     method = method or multiprocessing.get_all_start_methods()[0]
-    advice = "a child forked after OpenMP ran can hang: DataLoader(multiprocessing_context='forkserver'), or workers=0"
+    advice = (
+        "reading a compiled dataset is safe, but a transform that uses torch or OpenCV threads in a forked worker can "
+        "hang: DataLoader(multiprocessing_context='forkserver'), or workers=0"
+    )
     return _judge("start method", method != "fork", method, advice)
 
 

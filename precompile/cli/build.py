@@ -121,6 +121,9 @@ def _with_settings(keys: dict[str, Any], settings: tuple[str, ...]) -> dict[str,
 
 
 def _print(summary: Summary, out: Path, *, dry_run: bool) -> None:
+    if dry_run and summary.reused:
+        click.echo(f"nothing to do: {summary.reused} samples are up to date, {summary.quarantined} in quarantine")
+        return
     if dry_run:
         click.echo(
             f"{summary.planned} inputs would be compiled, {summary.left_out} files are left out; nothing was written"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import click
 
+from precompile.pipeline import plugins
 from precompile.pipeline.named_recipes import description, recipe_file, recipe_names
 from precompile.pipeline.recipe import Recipe
 
@@ -15,10 +18,24 @@ def command(context: click.Context, keys: bool) -> None:
     """List the ready-made recipes for well-known datasets (`build --recipe NAME`)."""
     if keys:
         for key, field in Recipe.model_fields.items():
-            click.echo(f"{key:<16} {field.description}  [{'none' if field.default is None else field.default}]")
+            _print_key(key, field.description or "", field.default)
+            if key == "features":
+                _print_features()
     elif context.invoked_subcommand is None:
         for name in recipe_names():
             click.echo(f"{name:<16} {description(name)}")
+
+
+def _print_key(key: str, meaning: str, default: object) -> None:
+    click.echo(f"{key:<28} {meaning}  [{'none' if default is None else default}]")
+
+
+def _print_features() -> None:
+    for name in plugins.choices("features"):
+        feature = plugins.load("features", name).make(Recipe(), {})
+        for field in fields(feature):
+            if field.name not in ("sample_rate", "num_channels"):  # which other keys decide
+                _print_key(f"features.{name}.{field.name}", "", getattr(feature, field.name))
 
 
 @command.command("show")

@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TextColumn(Sequence[str]):
     """A read-only sequence of strings. String i is `data[offsets[i]:offsets[i + 1]]` in UTF-8."""
 
@@ -28,6 +28,10 @@ class TextColumn(Sequence[str]):
             data += string.encode("utf-8", "surrogateescape")
             ends.append(len(data))
         return cls(np.array(ends, np.int64), np.frombuffer(bytes(data), np.uint8))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"TextColumn of {len(self)}: [{shown}{', …' if len(self) > 3 else ''}]"
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

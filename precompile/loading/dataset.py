@@ -131,6 +131,10 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
             raise ValueError(f"{self.root}: no column {name!r}; choose from {', '.join(columns) or 'none'}")
         return columns[name][self._start : self._start + self._count]
 
+    def __repr__(self) -> str:
+        split = "" if self.split is None else f", split={self.split!r}"
+        return f"CompiledDataset({str(self.root)!r}{split}): {len(self)} samples of {', '.join(self.field_names)}"
+
     def __len__(self) -> int:
         if self._stored is None:
             _ = self.stored
@@ -170,6 +174,8 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
     def sample_number(self, index: int) -> int:
         """Position in this split -> row of the index. Negative positions count from the end."""
         length = len(self)
+        if not isinstance(index, int | np.integer):
+            raise TypeError(f"index must be an integer, got {index!r}")
         position = index + length if index < 0 else index
         if not 0 <= position < length:
             raise IndexError(f"index {index} is out of range for {length} samples")

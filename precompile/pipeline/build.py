@@ -94,8 +94,7 @@ class _Build:
 
     def run(self) -> Summary:
         if self._options.dry_run:
-            planned = len(make_plan(self._source, self._recipe))
-            return Summary(planned, 0, 0, 0, self._left_out(), self._seconds(), 0, "", 0)
+            return self._dry_run()
         dirs = prepare(self._out, self._recipe.store)
         with locked(dirs), storage_errors(f"cannot write {self._out}"):
             before = current_manifest(self._out)
@@ -103,8 +102,29 @@ class _Build:
             if before is not None and self._is_unchanged(plan, before):
                 return self._summary(plan, before, compiled=0, failures=())
             with Progress(len(plan), quiet=self._options.quiet, log_file=self._options.log_file) as progress:
+                self._say_why(plan, before, progress)
                 receipts = self._compile(dirs, plan, progress)
                 return self._commit(dirs, plan, receipts, before, progress)
+
+    def _dry_run(self) -> Summary:
+        plan, before = make_plan(self._source, self._recipe), current_manifest(self._out)
+        if before is not None and self._is_unchanged(plan, before):
+            return self._summary(plan, before, compiled=0, failures=())
+        return Summary(len(plan), 0, 0, 0, self._left_out(), self._seconds(), 0, "", 0)
+
+    def _say_why(self, plan: Plan, before: Manifest | None, progress: Progress) -> None:
+        """Nobody should be surprised that everything is compiled, or that a dataset has no labels."""
+        if "label" not in plan.columns:
+            progress.say("no labels: there are no class folders, or no label column (--set label_column= names it)")
+        if before is None:
+            return
+        now = self._recipe.model_dump(mode="json")
+        changed = [f"{key} {before.recipe.get(key)} -> {value}" for key, value in now.items()
+                   if before.recipe.get(key) != value]  # fmt: skip
+        if changed:
+            progress.say(f"the recipe changed ({', '.join(changed)}): compiling everything again")
+        elif before.source.get("digest") != plan.digest:
+            progress.say("files were added, removed, renamed or touched: compiling everything again")
 
     def _is_unchanged(self, plan: Plan, before: Manifest) -> bool:
         if self._options.rebuild or (self._options.retry_quarantined and before.quarantined):

@@ -122,7 +122,7 @@ class PlanCompiler:
                 example = {**dict(zip(values.tolist(), receipt.samples[first].tolist())), **example}
         if len(example) > 1:
             found = ", ".join(f"{rate} Hz ({self.plan.keys[sample]})" for rate, sample in sorted(example.items())[:3])
-            raise RecipeError(f"the clips have several sample rates: {found}; choose one with --sample-rate")
+            raise RecipeError(f"the clips have several sample rates: {found}; choose one, sample_rate (--sample-rate)")
 
     def _note(self, receipt: Receipt) -> None:
         for _, row in receipt.quarantined:

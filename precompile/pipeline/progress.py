@@ -83,5 +83,5 @@ class Progress:
         if now - self._line_at >= _LINE_EVERY_SECONDS:
             self._line_at = now
             rate = done / (now - self._began)
-            left = (self._total - done) / rate if rate else float("inf")
-            self.say(f"{done} of {self._total} inputs, {rate:,.0f}/s, about {left:,.0f} s left")
+            left = f", about {(self._total - done) / rate:,.0f} s left" if rate else ""
+            self.say(f"{done} of {self._total} inputs, {rate:,.0f}/s{left}")

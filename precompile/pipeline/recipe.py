@@ -23,7 +23,7 @@ def _size(value: Any) -> Any:
         if len(parts) in (1, 2) and all(part.strip().isdigit() for part in parts):
             numbers = tuple(int(part) for part in parts)
             return numbers[0] if len(numbers) == 1 else numbers
-        raise ValueError(f"must be N or HxW, got {value!r}")
+        raise ValueError("must be N or HxW")
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -67,7 +67,7 @@ def _check_files(root: Path, *, full: bool) -> Iterator[Finding]:
         elif path.stat().st_size != num_bytes:
             yield Finding(str(path), f"expected {num_bytes} bytes, found {path.stat().st_size}")
         elif full and (found := file_checksum(path)) != checksum:
-            yield Finding(str(path), f"expected checksum {checksum}, found {found}")
+            yield Finding(str(path), f"expected checksum {checksum}, found {found}; restore it, or build --rebuild")
 
 
 def _check_records(stored: Stored, *, full: bool) -> Iterator[Finding]:

@@ -155,3 +155,25 @@ def test_an_exception_in_a_transform_reaches_the_consumer(images: Written, kind:
         assert [len(next(given)) for _ in range(3)] == [10, 10, 10]
         with pytest.raises(kind, match="no moustache on sample 33"):
             next(given)
+
+
+def test_a_subset_reads_its_own_samples(images: Written) -> None:
+    dataset = CompiledDataset(images[0], fields=dataset_field(images[0]))
+    outer = torch.utils.data.Subset(dataset, [9, 4, 4, 17, 30, 2])
+    inner = torch.utils.data.Subset(outer, [3, 0, 5])
+    for subset, members in ((outer, [9, 4, 4, 17, 30, 2]), (inner, [17, 9, 2])):
+        assert len(Loader(subset, 2)) == len(members) // 2 + len(members) % 2
+        found = torch.cat(list(Loader(subset, 2)))
+        assert torch.equal(found, torch.stack([dataset[index] for index in members]))
+    assert torch.equal(next(iter(Loader(inner, 2, sampler=[2, -3]))), torch.stack([dataset[2], dataset[17]]))
+    assert len(torch.cat(list(Loader(outer, 4, shuffle=True)))) == 6
+
+
+def dataset_field(root: Path) -> str:
+    return CompiledDataset(root).schema.arrays[0].name
+
+
+@pytest.mark.parametrize("dataset", [[1, 2, 3], None, torch.utils.data.TensorDataset(torch.zeros(3))])
+def test_other_datasets_are_refused_at_once(dataset: Any) -> None:
+    with pytest.raises(TypeError, match=f"must be a CompiledDataset or a Subset of one, got {type(dataset).__name__}"):
+        Loader(dataset, 2)

@@ -51,3 +51,24 @@ def test_what_a_build_left_before_its_commit_is_swept_and_its_number_used_again(
     assert list_generations(out) == [1, 2]
     assert sorted(path.name for path in (out / "generations").iterdir()) == ["000001", "000002"]
     assert json.loads((out / "generations" / "000002" / "manifest.json").read_text())["count"] == 6
+
+
+def test_a_build_says_why_it_compiles_again(tmp_path, make_photos, capsys):
+    raw, out = make_photos(tmp_path / "raw", count=4), tmp_path / "out"
+    precompile.build(raw, out, size=16, crop=16, workers=1)
+    assert "compiling everything again" not in capsys.readouterr().err
+    precompile.build(raw, out, size=16, workers=1)
+    assert "the recipe changed (crop 16 -> None): compiling everything again" in capsys.readouterr().err
+    make_photos(raw, count=6)
+    dry = precompile.build(raw, out, size=16, workers=1, dry_run=True)
+    assert (dry.planned, dry.reused) == (6, 0)
+    precompile.build(raw, out, size=16, workers=1)
+    assert "files were added, removed, renamed or touched: compiling" in capsys.readouterr().err
+    dry = precompile.build(raw, out, size=16, workers=1, dry_run=True)
+    assert (dry.planned, dry.reused, dry.generation) == (6, 6, 3)
+
+
+def test_a_build_says_that_there_are_no_labels(tmp_path, make_photos, capsys):
+    raw = make_photos(tmp_path / "raw", count=2, classes=1, splits=())
+    precompile.build(raw / "class0", tmp_path / "out", workers=1)
+    assert "no labels: there are no class folders, or no label column" in capsys.readouterr().err

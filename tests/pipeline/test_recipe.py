@@ -58,7 +58,7 @@ def test_unknown_key_names_the_choices() -> None:
         ({"order": "random"}, r"^order: .*'shuffled' or 'source'.*got order='random'"),
         ({"dtype": "float64"}, r"^dtype: .*'float16'.*got dtype='float64'"),
         ({"size": 0}, r"^size: .*greater than or equal to 1, got size=0"),
-        ({"size": "big"}, r"^size: must be N or HxW, got 'big'"),
+        ({"size": "big"}, r"^size: must be N or HxW, got size='big'"),
         ({"crop": -1}, r"^crop: .*greater than or equal to 1, got crop=-1"),
         ({"sample_rate": "fast"}, r"^sample_rate: .*integer.*got sample_rate='fast'"),
         ({"shard_size": 0}, r"^shard_size: .*got shard_size=0"),

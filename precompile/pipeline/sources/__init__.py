@@ -52,6 +52,8 @@ def _kind(root: Path, recipe: Recipe) -> str:
             f"files ({describe(found[AUDIO])}); choose --source image_folder or --source audio_folder"
         )
     if not found[IMAGE] and not found[AUDIO]:
+        if not left_out:
+            raise SourceError(f"{root}: the folder is empty, expected image or audio files")
         raise SourceError(f"{root}: no image or audio file found, only {describe(left_out)}; {_known(left_out)}")
     return "image_folder" if found[IMAGE] else "audio_folder"
 
