@@ -66,6 +66,10 @@ class FormatError(PrecompileError):
     """A file of a compiled dataset is damaged, truncated, swapped, or of a newer format."""
 
 
+class NewerFormatError(FormatError):
+    """The dataset was made by a newer precompile; upgrade."""
+
+
 class ContentError(PrecompileError):
     """One input cannot be compiled because of what is in it. It goes to the quarantine; the build goes on.
 

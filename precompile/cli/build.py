@@ -108,7 +108,7 @@ def _with_settings(keys: dict[str, Any], settings: tuple[str, ...]) -> dict[str,
             raise RecipeError(f"--set needs KEY=VALUE, got {setting!r}")
         try:
             value: Any = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = text
         *sections, last = name.split(".")
         target = keys

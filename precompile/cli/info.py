@@ -10,7 +10,7 @@ import click
 from precompile.cli.main import print_json
 from precompile.format.generation import generation_dir, list_generations, read_current, read_generation
 from precompile.format.manifest import Manifest
-from precompile.pipeline.quarantine import QUARANTINE_NAME, read_quarantine
+from precompile.pipeline.quarantine import QUARANTINE_NAME, printable, read_quarantine
 from precompile.pipeline.recipe import make_recipe
 
 _SHOWN = 20
@@ -101,7 +101,7 @@ def _print(facts: dict[str, Any]) -> None:
     for name, text in lines.items():
         click.echo(f"{name:<12} {text}")
     for row in facts["quarantined"][:_SHOWN]:
-        click.echo(f"  {row['key']}: {row['stage']}: {row['message']}")
+        click.echo(f"  {printable(row['key'])}: {row['stage']}: {row['message']}")
     if len(facts["quarantined"]) > _SHOWN:
         click.echo(f"  … and {len(facts['quarantined']) - _SHOWN} more (--json lists all)")
 
@@ -113,4 +113,4 @@ def _field(field: dict[str, Any]) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+    return ", ".join(map(printable, names[:10])) + (", …" if len(names) > 10 else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from typing import Any
 
@@ -67,6 +68,12 @@ def main() -> None:
     except PrecompileError as error:
         click.echo(f"error: {' '.join(str(error).split())}", err=True)
         sys.exit(error.exit_code)
+    except (OSError, RecursionError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        if os.environ.get("PRECOMPILE_TRACEBACK"):
+            raise
+        text = " ".join(str(error).split())[:500]
+        click.echo(f"error: {type(error).__name__}: {text} (PRECOMPILE_TRACEBACK=1 shows where)", err=True)
+        sys.exit(1)
     except MemoryError:
         click.echo("error: this process ran out of memory; use fewer --workers or a larger container", err=True)
         sys.exit(1)

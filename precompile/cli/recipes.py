@@ -7,7 +7,7 @@ from dataclasses import fields
 import click
 
 from precompile.pipeline import plugins
-from precompile.pipeline.named_recipes import description, recipe_file, recipe_names
+from precompile.pipeline.named_recipes import description, read_recipe, recipe_file, recipe_names
 from precompile.pipeline.recipe import Recipe
 
 
@@ -42,4 +42,5 @@ def _print_features() -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Print a recipe, to read or to start a recipe file from."""
-    click.echo(recipe_file(name).read_text(encoding="utf-8"), nl=False)
+    read_recipe(name)  # so that what is shown is a recipe
+    click.echo(recipe_file(name).read_text(encoding="utf-8-sig"), nl=False)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from precompile.errors import DatasetNotFoundError, FormatError
+from precompile.errors import DatasetNotFoundError, FormatError, NewerFormatError
 from precompile.format.schema import Schema
 
 FORMAT_VERSION = 1
@@ -129,7 +129,7 @@ def parse_manifest(text: str | bytes, where: Path) -> Manifest:
     """Check and build a manifest. Raises FormatError naming `where` and what is wrong."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: not valid JSON ({error}); restore it from generations/, or build again") from None
     version = value.get("format_version") if isinstance(value, dict) else None
     if type(version) is not int or version < 1:
@@ -137,7 +137,7 @@ def parse_manifest(text: str | bytes, where: Path) -> Manifest:
             f"{where}: expected a precompile manifest with format_version, found none; is this a dataset?"
         )
     if version > FORMAT_VERSION:
-        raise FormatError(
+        raise NewerFormatError(
             f"{where}: format_version {version} is newer than {FORMAT_VERSION}, "
             "the newest this precompile reads; upgrade precompile"
         )
@@ -160,6 +160,8 @@ def read_manifest(path: Path) -> Manifest:
         raise DatasetNotFoundError(
             f"{path.parent}: no compiled dataset here (no {path.name}); run `precompile build`"
         ) from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}; restore it from generations/") from None
 
 
 def _build(value: dict[str, Any]) -> Manifest:

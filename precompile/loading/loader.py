@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -96,7 +97,7 @@ class Loader:
         if self.sampler is None:
             order = epoch_order(count, shuffle=self.shuffle, seed=self.seed, epoch=self.epoch)
         else:
-            order = np.fromiter(self.sampler, np.int64)
+            order = np.fromiter(map(operator.index, self.sampler), np.int64)
             if order.size and not -count <= int(order.min()) <= int(order.max()) < count:
                 raise IndexError(f"the sampler must give positions below {count}, got {order.min()} to {order.max()}")
         order = order if self._subset is None else self._subset[order]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from precompile import __version__
-from precompile.errors import ShrinkError, TooManyFailuresError
+from precompile.errors import FormatError, ShrinkError, TooManyFailuresError
 from precompile.format.generation import generation_dir, shard_path
-from precompile.format.manifest import Manifest
+from precompile.format.manifest import MANIFEST_NAME, Manifest
 from precompile.pipeline.checksum import values_checksum
 from precompile.pipeline.commit import GenerationWriter, commit_generation, prune
 from precompile.pipeline.compile_plan import PlanCompiler
@@ -100,6 +100,8 @@ class _Build:
             before = current_manifest(self._out)
             plan = make_plan(self._source, self._recipe)
             if before is not None and self._is_unchanged(plan, before):
+                prune(dirs, keep=self._options.keep)
+                empty_dir(dirs.work)
                 return self._summary(plan, before, compiled=0, failures=())
             with Progress(len(plan), quiet=self._options.quiet, log_file=self._options.log_file) as progress:
                 self._say_why(plan, before, progress)
@@ -131,8 +133,12 @@ class _Build:
             return False
         if before.source.get("digest") != plan.digest or before.recipe_digest != self._recipe_digest:
             return False
+        directory = generation_dir(self._out, before.generation)
         paths = [(shard_path(self._out, shard.file), shard.bytes) for shard in before.shards]
-        return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths)
+        paths += [(directory / name, item.bytes) for name, item in before.index.items()]
+        return (directory / MANIFEST_NAME).exists() and all(
+            path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths
+        )
 
     def _compile(self, dirs: BuildDirs, plan: Plan, progress: Progress) -> list[Receipt]:
         all_files = bool((np.diff(plan.paths.offsets) > 0).all())
@@ -169,7 +175,10 @@ class _Build:
             )
 
     def _quarantine_of(self, manifest: Manifest) -> list[Quarantined]:
-        return read_quarantine(generation_dir(self._out, manifest.generation) / QUARANTINE_NAME)
+        try:
+            return read_quarantine(generation_dir(self._out, manifest.generation) / QUARANTINE_NAME)
+        except FormatError:  # then every failure counts as new
+            return []
 
     def _facts(self, plan: Plan) -> Mapping[str, Any]:
         return {

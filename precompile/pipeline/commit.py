@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from precompile.errors import BuildFailedError, FormatError
+from precompile.errors import BuildFailedError, DatasetNotFoundError, FormatError
 from precompile.format.generation import generation_dir, list_generations, shard_path
 from precompile.format.index import Column, save_column
 from precompile.format.manifest import MANIFEST_NAME, IndexFile, Manifest, Shard, Split, read_manifest
 from precompile.format.schema import TEXT, FieldSpec, Schema
 from precompile.format.shards import ShardMap
 from precompile.format.text import TextColumn
-from precompile.pipeline.checksum import file_checksum, values_checksum
+from precompile.pipeline.checksum import file_checksum
+from precompile.pipeline.fingerprint import fingerprint
 from precompile.pipeline.journal import Receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.plan import Plan
@@ -122,12 +123,8 @@ class GenerationWriter:
         return Schema(tuple(specs))
 
     def fingerprint(self, classes: tuple[str, ...] | None) -> str:
-        shapes = [self.arrays[name] for name in sorted(self.arrays) if name.startswith("shape.")]
-        columns = [part for name, column in sorted(self.columns.items()) for part in (name, column)]
-        splits = repr([(split.name, split.start, split.count) for split in self.splits])
-        parts = [repr(self.schema.to_json()), repr(classes), splits, self._plan.keys.take(self.samples)]
-        lengths = self.arrays["record"][:, 2].copy()
-        return values_checksum(*parts, self.arrays["crc32"], lengths, *shapes, *columns)
+        keys = self._plan.keys.take(self.samples)
+        return fingerprint(self.schema, classes, self.splits, keys=keys, arrays=self.arrays, columns=self.columns)
 
     def write_index(self, directory: Path) -> dict[str, IndexFile]:
         for name, array in self.arrays.items():
@@ -199,7 +196,10 @@ def prune(dirs: BuildDirs, *, keep: int) -> list[int]:
     removed = [generation for generation in generations if generation not in kept]
     for generation in removed:
         shutil.rmtree(generation_dir(dirs.root, generation))
-    used = {shard.file for generation in kept for shard in _shards(dirs.root, generation)}
+    try:
+        used = {shard.file for generation in kept for shard in _shards(dirs.root, generation)}
+    except (FormatError, DatasetNotFoundError):
+        return removed  # a damaged old generation does not say which shards are its own: all stay
     for path in dirs.shards.iterdir():
         if path.name not in used and path.suffix in (".lmdb", ".flat"):
             path.unlink()

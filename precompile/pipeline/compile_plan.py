@@ -76,7 +76,7 @@ class PlanCompiler:
             if facts["identity"] != self._identity() or self.options.rebuild:
                 return None
             return np.array(facts["bounds"], np.int64)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _identity(self) -> str:

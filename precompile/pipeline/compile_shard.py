@@ -173,14 +173,23 @@ class ShardCompiler:
     def _read(self, sample: int) -> bytes:
         path = self._work.paths[sample]
         if self._work.stat[sample, 0] == MISSING:
-            raise ContentError("no such file", stage="read")
+            raise ContentError("no such file, or not a file", stage="read")
         if path:
-            return read_file(Path(path))
+            data = read_file(Path(path))
+            self._check_at_rest(sample, path)
+            return data
         assert self._job.source is not None
         raw = self._job.source[int(self._work.source_index[sample])]
-        data = raw.parts[self._job.media]
-        assert isinstance(data, bytes)
-        return data
+        content = raw.parts[self._job.media]
+        assert isinstance(content, bytes)
+        return content
+
+    def _check_at_rest(self, sample: int, path: str) -> None:
+        """What was planned must be what was read, or the result would be a mix that no source ever held."""
+        found = os.stat(path)
+        size, mtime_ns = self._work.stat[sample, :2].tolist()
+        if (found.st_size, found.st_mtime_ns) != (size, mtime_ns):
+            raise StorageError(f"{path}: changed since it was listed; build again on a source at rest")
 
     def _publish(self, path: Path, records: int) -> Shard:
         checksum = file_checksum(path)
@@ -190,11 +199,8 @@ class ShardCompiler:
         return Shard(file, num_bytes, records, checksum, self._versions)
 
     def _known_failure(self, sample: int, failure: Failure) -> Quarantined:
-        try:
-            checksum = f"{xxhash.xxh3_64_intdigest(self._read(sample)):016x}"
-        except ContentError:
-            checksum = ""
-        return self._quarantined(sample, "decode", failure.error, failure.message, checksum, failure.attempts)
+        # Not read again, not even for its checksum: reading may be what hung.
+        return self._quarantined(sample, "decode", failure.error, failure.message, "", failure.attempts)
 
     def _quarantined(
         self, sample: int, stage: str, error: str, message: str, checksum: str, attempts: int

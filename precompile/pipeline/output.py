@@ -13,9 +13,17 @@ from pathlib import Path
 import filelock
 
 from precompile import machine
-from precompile.errors import BusyError, DatasetNotFoundError, ForeignDirectoryError, NoRoomError, RecipeError
+from precompile.errors import (
+    BusyError,
+    DatasetNotFoundError,
+    ForeignDirectoryError,
+    FormatError,
+    NewerFormatError,
+    NoRoomError,
+    RecipeError,
+)
 from precompile.format.generation import read_current
-from precompile.format.manifest import MANIFEST_NAME, Manifest
+from precompile.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.storage import storage_error, storage_errors, write_atomically
 
@@ -48,6 +56,10 @@ def prepare(out: Path, store: str) -> BuildDirs:
     Raises ForeignDirectoryError for a file or for a directory with other content, which is left as it is.
     """
     dirs = BuildDirs(out)
+    if not _is_text(out):
+        raise RecipeError(
+            f"{str(out).encode('utf-8', 'backslashreplace').decode()}: OUT must be valid UTF-8; choose another name"
+        )
     if out.exists() and not out.is_dir():
         raise ForeignDirectoryError(f"{out}: OUT is a file, expected a directory or a new name; nothing was changed")
     if out.is_dir():
@@ -62,17 +74,32 @@ def prepare(out: Path, store: str) -> BuildDirs:
         raise RecipeError(f"{out}: store=tmpfs needs OUT on a tmpfs such as /dev/shm, found {machine.filesystem(out)}; "
                           "choose another OUT or store=flat")  # fmt: skip
     with storage_errors(f"cannot create {out}"):
-        for directory in (out, dirs.shards, dirs.generations):
-            directory.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        dirs.lock.touch()  # first of all: it says that the directory is ours, however this run ends
+        for directory in (dirs.shards, dirs.generations):
+            directory.mkdir(exist_ok=True)
     return dirs
 
 
 def current_manifest(out: Path) -> Manifest | None:
-    """The current generation, if there is a dataset."""
+    """The current generation, if there is a dataset.
+
+    A damaged manifest.json is restored from the newest generation's own copy. Raises FormatError when there is none
+    that can be read, or when the dataset is of a newer format.
+    """
     try:
         return read_current(out)
     except DatasetNotFoundError:
         return None
+    except NewerFormatError:
+        raise
+    except FormatError as damaged:
+        for path in sorted((out / "generations").glob("[0-9]*/" + MANIFEST_NAME), reverse=True):
+            with contextlib.suppress(FormatError):
+                manifest = read_manifest(path)
+                write_atomically(out / MANIFEST_NAME, path.read_bytes())
+                return manifest
+        raise FormatError(f"{damaged}; no generation in {out} can be read either: choose another OUT") from None
 
 
 @contextlib.contextmanager
@@ -91,6 +118,8 @@ def locked(dirs: BuildDirs) -> Iterator[None]:
     try:
         with storage_errors(f"cannot write {dirs.work}"):
             dirs.work.mkdir(exist_ok=True)
+            for left in dirs.root.glob(f".{MANIFEST_NAME}.*.tmp"):
+                left.unlink()
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
             write_atomically(dirs.owner, json.dumps(owner).encode())
         yield
@@ -113,6 +142,14 @@ def check_room(dirs: BuildDirs, need_bytes: int) -> None:
 
 def megabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.0f} MB"
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_dataset(out: Path) -> bool:

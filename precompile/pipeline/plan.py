@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -186,12 +187,16 @@ class _Samples:
             return len(media), 0, 0, 0
         try:
             found = os.stat(media)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if self.missing_is_planned:
                 return MISSING, 0, 0, 0
             raise SourceError(f"{media}: no such file") from None
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG and self.missing_is_planned:
+                return MISSING, 0, 0, 0
             raise storage_error(error, f"cannot read {media}") from None
+        if not stat.S_ISREG(found.st_mode) and self.missing_is_planned:
+            return MISSING, 0, 0, 0
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"{media}: expected a file, found something else; take it out of the source")
         return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from precompile.errors import FormatError
+
 QUARANTINE_NAME = "quarantine.jsonl"
 
 
@@ -48,7 +50,10 @@ def write_quarantine(path: Path, rows: Iterable[Quarantined]) -> None:
 
 
 def read_quarantine(path: Path) -> list[Quarantined]:
-    """The rows of a generation's quarantine file; none when there is no such file."""
+    """The rows of a generation's quarantine file; none when there is no such file. Raises FormatError if damaged."""
     if not path.exists():
         return []
-    return [Quarantined(**json.loads(line)) for line in path.read_text(encoding="ascii").splitlines()]
+    try:
+        return [Quarantined(**json.loads(line)) for line in path.read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"{path}: damaged quarantine file ({error}); build --rebuild writes a new one") from None

@@ -20,7 +20,7 @@ def _size(value: Any) -> Any:
     """`256`, `"256"`, `"224x320"` (height x width) or a pair."""
     if isinstance(value, str):
         parts = value.lower().split("x")
-        if len(parts) in (1, 2) and all(part.strip().isdigit() for part in parts):
+        if len(parts) in (1, 2) and all(part.strip().isascii() and part.strip().isdigit() for part in parts):
             numbers = tuple(int(part) for part in parts)
             return numbers[0] if len(numbers) == 1 else numbers
         raise ValueError("must be N or HxW")
@@ -188,11 +188,15 @@ def _one_line(error: ValidationError) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The keys of a recipe file; a section `[recipe]` is allowed around them."""
+    """The keys of a recipe file. Raises RecipeError when it cannot be read."""
     try:
-        keys = tomllib.loads(path.read_text(encoding="utf-8"))
+        keys = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such recipe file") from None
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise RecipeError(f"{path}: nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: not TOML: {error}") from None
     return keys

@@ -35,12 +35,13 @@ def read_file(path: Path) -> bytes:
 def storage_error(error: OSError, doing: str) -> StorageError:
     """An OSError as one line that says what to do."""
     reason = error.strerror or str(error)
-    if error.errno in _FULL:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StorageError(f"{doing}: {reason}; raise the limit on open files (ulimit -n)")
+    if error.errno in _FULL or (error.errno is None and " requested and " in reason):  # numpy's short write
         return StorageError(f"{doing}: {reason}; free some space, then run the same command again to go on")
     if isinstance(error, FileNotFoundError):
-        return StorageError(
-            f"{doing}: it was there when the source was listed and is gone; build again on a source at rest"
-        )
+        hint = "build again on a source at rest" if doing.startswith("cannot read") else "is it being deleted?"
+        return StorageError(f"{doing}: it is gone, or its folder is; {hint}")
     if isinstance(error, PermissionError):
         return StorageError(f"{doing}: {reason}; give the building user access")
     return StorageError(f"{doing}: {reason}; mend the storage, then run the same command again to go on")

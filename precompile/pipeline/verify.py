@@ -11,10 +11,12 @@ import numpy as np
 
 from precompile.errors import FormatError, PrecompileError, SourceError
 from precompile.format.generation import generation_dir, read_current, shard_path
+from precompile.format.manifest import MANIFEST_NAME
 from precompile.format.record import encode
 from precompile.format.stored import Stored
 from precompile.pipeline.checksum import file_checksum
 from precompile.pipeline.compile_sample import make_compiler
+from precompile.pipeline.fingerprint import fingerprint_of
 from precompile.pipeline.recipe import make_recipe
 from precompile.pipeline.sources import open_source
 from precompile.pipeline.storage import read_file
@@ -41,7 +43,7 @@ def verify(root: Path, *, full: bool = False, against_source: int | None = None)
     Raises DatasetNotFoundError or FormatError when the manifest itself cannot be read.
     """
     manifest = read_current(root)
-    findings = list(_check_files(root, full=full))
+    findings = [*_check_manifest(root), *_check_files(root, full=full)]
     if findings:
         return findings, 0
     try:
@@ -54,6 +56,16 @@ def verify(root: Path, *, full: bool = False, against_source: int | None = None)
     numbers = _spread(stored.manifest.count, against_source)
     findings += _compare_with_source(stored, numbers)
     return findings, len(numbers)
+
+
+def _check_manifest(root: Path) -> Iterator[Finding]:
+    """The manifest that readers use must be the one that was committed."""
+    current = read_current(root)
+    copy = generation_dir(root, current.generation) / MANIFEST_NAME
+    if not copy.is_file():
+        yield Finding(str(copy), "the file is missing")
+    elif copy.read_bytes() != (root / MANIFEST_NAME).read_bytes():
+        yield Finding(str(root / MANIFEST_NAME), f"differs from the committed {copy}; one of them was changed")
 
 
 def _check_files(root: Path, *, full: bool) -> Iterator[Finding]:
@@ -75,6 +87,9 @@ def _check_records(stored: Stored, *, full: bool) -> Iterator[Finding]:
         stored.places(np.arange(start, min(start + 65_536, stored.manifest.count)))
     if not full:
         return
+    if fingerprint_of(stored) != stored.manifest.fingerprint:
+        where = str(stored.root / MANIFEST_NAME)
+        yield Finding(where, "the fingerprint does not fit schema, classes, splits, keys, columns and checksums")
     for number in range(stored.manifest.count):
         if zlib.crc32(stored.record(number).data) != stored.index.crc32[number]:
             yield Finding(stored.index.keys[number], "the record's checksum differs")

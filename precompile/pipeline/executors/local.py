@@ -20,6 +20,8 @@ from precompile.pipeline.journal import Receipt
 _POLL_SECONDS = 0.1
 _MAX_ATTEMPTS = 2
 """A sample on which a worker died is tried once more, in case the worker was killed for another reason."""
+_SILENT_SECONDS = 600.0
+"""Between samples: starting, or making a large shard durable on a slow disk, may take long."""
 _MAX_LOST_WORKERS = 3
 """Workers that may die without being on a sample, in a row, before the build gives up."""
 
@@ -78,7 +80,7 @@ class LocalExecutor:
                 self._drop(worker)
                 return None
         try:
-            answer = worker.connection.recv()
+            answer = worker.receive()
             self._lost = 0
             return answer
         except (EOFError, ConnectionResetError):
@@ -116,7 +118,7 @@ class LocalExecutor:
 
     def _receive(self, worker: WorkerProcess, todo: deque[Task]) -> Receipt | None:
         try:
-            answer = worker.connection.recv()
+            answer = worker.receive()
         except (EOFError, ConnectionResetError):
             self._bury(worker, todo)
             return None
@@ -151,11 +153,21 @@ class LocalExecutor:
 
     def _check_timeout(self, worker: WorkerProcess, todo: deque[Task]) -> None:
         pulse = worker.pulse()
-        if pulse.sample == NO_SAMPLE or pulse.seconds <= self._timeout_seconds:
+        if pulse.sample == NO_SAMPLE:
+            self._check_silence(worker, todo)
+            return
+        if pulse.seconds <= self._timeout_seconds:
             return
         self._drop(worker)
         message = f"not finished after {self._timeout_seconds:g} s (--timeout)"
         self._give_back(worker, todo, pulse.sample, Failure("TimeoutError", message, 1))
+
+    def _check_silence(self, worker: WorkerProcess, todo: deque[Task]) -> None:
+        """A worker that hangs between samples (stopped, or in a storage that stalls) is replaced as if it had died."""
+        if worker.silent_seconds() > max(_SILENT_SECONDS, self._timeout_seconds):
+            worker.kill()
+            self._count_lost(worker)
+            todo.extendleft(worker.unfinished_tasks())
 
     def _give_back(self, worker: WorkerProcess, todo: deque[Task], sample: int, failure: Failure | None) -> None:
         """A dead worker's tasks are done again; its current one without `sample`, if that has failed for good."""

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class WorkerProcess:
         self.task: Task | None = None
         self.finishing: dict[int, Task] = {}
         self.done_before = 0
+        self.heard_at = time.monotonic()
         self.log = directory / f"{number:04d}.log"
         heartbeat = directory / f"{number:04d}.heartbeat"
         self._heartbeat = HeartbeatFile(heartbeat, create=True)
@@ -58,8 +60,19 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: Any) -> None:
+        self.heard_at = time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when we wait for it
             self.connection.send(message)
+
+    def receive(self) -> Any:
+        """Its next message. Raises EOFError or ConnectionResetError when it has died."""
+        message = self.connection.recv()
+        self.heard_at = time.monotonic()
+        return message
+
+    def silent_seconds(self) -> float:
+        """Since its last message, or since it began its last sample."""
+        return min(time.monotonic() - self.heard_at, self.pulse().seconds)
 
     def pulse(self) -> Pulse:
         return self._heartbeat.read()
@@ -72,10 +85,14 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self.stop()
 
-    def stop(self) -> None:
-        """End the process at once and reap it."""
+    def kill(self) -> None:
+        """End the process at once; it is still to be reaped."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+
+    def stop(self) -> None:
+        """End the process at once and reap it."""
+        self.kill()
         self._process.wait()
         self.connection.close()
 
