@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,3 +125,12 @@ def unchanged(*roots: Path) -> Iterator[None]:
     yield
     after = snapshot(*roots)
     assert {path: after.get(path) for path in before} == before
+
+
+def build(raw: Path, out: Path, *arguments: object) -> Outcome:
+    return cli("build", raw, out, "--workers", 1, *arguments)
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    """As pytest.raises(match=…) matches, for text."""
+    assert re.search(pattern, text), f"{pattern!r} is not in {text!r}"

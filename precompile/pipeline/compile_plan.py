@@ -103,7 +103,8 @@ class PlanCompiler:
 
     def _say_start(self, tasks: list[Task], receipts: list[Receipt], workers: int) -> None:
         earlier = f" ({len(receipts)} shards are done already)" if receipts else ""
-        text = f"compiling {len(self.plan)} inputs into {len(tasks)} shards with {workers} worker processes{earlier}"
+        shards, processes = _count(len(tasks), "shard"), _count(workers, "worker process", "es")
+        text = f"compiling {len(self.plan)} inputs into {shards} with {processes}{earlier}"
         self.progress.say(text)
         self.progress.event(
             "info", "started", inputs=len(self.plan), tasks=len(tasks), resumed=len(receipts), workers=workers
@@ -144,3 +145,7 @@ def _expected_bytes(plan: Plan, probed: Probed) -> int:
         return probed.record_bytes[0] * len(plan)
     growth = sum(probed.record_bytes) / max(1, sum(probed.input_bytes))
     return int(growth * np.maximum(plan.stat[:, 0], 0).sum())
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
