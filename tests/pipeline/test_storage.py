@@ -44,7 +44,7 @@ def test_a_lasting_error_names_the_file(tmp_path: Path, failing_reads: list[int]
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.ENOENT, "it was there when the source was listed and is gone; build again"),
+        (errno.ENOENT, "it is gone, or its folder is; build again on a source at rest"),
         (errno.EACCES, "Permission denied; give the building user access"),
     ],
 )
