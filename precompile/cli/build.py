@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from precompile.cli.main import print_json
 from precompile.errors import RecipeError, StoppedError
 from precompile.pipeline.build import BuildOptions, Summary, build
 from precompile.pipeline.named_recipes import recipe_names
+from precompile.pipeline.options import Forecast
 
 _RECIPE_OPTIONS = (
     ("source", str, "image_folder, audio_folder or table; default: found by looking"),
@@ -64,7 +64,8 @@ def _recipe_options(function: Any) -> Any:
 @click.option("--allow-shrink", is_flag=True, help="commit even if over 10 % of the samples are lost")
 @click.option("--rebuild", is_flag=True, help="compile everything again")
 @click.option("--keep", type=int, default=2, show_default=True, help="generations to keep")
-@click.option("--dry-run", is_flag=True, help="only say what would be compiled")
+@click.option("--dry-run", is_flag=True, help="compile a small sample elsewhere, and state bytes, time and shards")
+@click.option("--max-runtime", type=float, metavar="SECONDS", help="stop then, keep finished shards, exit 75")
 @click.option("--log-file", type=click.Path(path_type=Path), help="append structured lines (JSON)")
 @click.option("--quiet", is_flag=True, help="no progress")
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON")
@@ -82,9 +83,9 @@ def command(
     keys = {name: value for name, value in given.items() if name in names and value is not None}
     options = BuildOptions(
         timeout_seconds=given["timeout"],
+        max_runtime_seconds=given["max_runtime"],
         **{name: given[name] for name in BuildOptions.__dataclass_fields__ if name in given},
     )
-    signal.signal(signal.SIGTERM, _stop)
     try:
         summary = build(source_path, out, recipe=recipe, options=options, **_with_settings(keys, settings))
     except KeyboardInterrupt:
@@ -93,11 +94,12 @@ def command(
         print_json(summary.to_json())
     else:
         _print(summary, out, dry_run=options.dry_run)
+    if summary.exit_code == 3:
+        click.echo(
+            f"{len(summary.failures)} new failures are more than --max-failures allows; see `precompile info {out}`",
+            err=True,
+        )
     sys.exit(summary.exit_code)
-
-
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _with_settings(keys: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
@@ -121,20 +123,32 @@ def _with_settings(keys: dict[str, Any], settings: tuple[str, ...]) -> dict[str,
 
 
 def _print(summary: Summary, out: Path, *, dry_run: bool) -> None:
-    if dry_run and summary.reused:
-        click.echo(f"nothing to do: {summary.reused} samples are up to date, {summary.quarantined} in quarantine")
-        return
     if dry_run:
-        click.echo(
-            f"{summary.planned} inputs would be compiled, {summary.left_out} files are left out; nothing was written"
-        )
+        _print_forecast(summary, summary.forecast)
         return
     parts = f"{summary.compiled} compiled + {summary.reused} reused + {summary.quarantined} quarantined"
     counts = f"{summary.planned} planned = {parts}"
     click.echo(f"{out}: generation {summary.generation}, {counts}; {summary.left_out} left out")
     click.echo(f"{summary.bytes / 1e6:,.1f} MB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint}")
-    if summary.exit_code == 3:
-        click.echo(
-            f"{len(summary.failures)} new failures are more than --max-failures allows; see `precompile info {out}`",
-            err=True,
-        )
+
+
+def _print_forecast(summary: Summary, forecast: Forecast | None) -> None:
+    if forecast is None:
+        click.echo(f"nothing to do: {summary.reused} samples are up to date, {summary.quarantined} in quarantine")
+        return
+    kept = f", {summary.reused} are up to date, {summary.quarantined} stay in quarantine" if summary.generation else ""
+    click.echo(f"{forecast.inputs} of {summary.planned} inputs would be compiled{kept}; {summary.left_out} left out")
+    size, time = forecast.bytes, forecast.seconds
+    click.echo(
+        f"bytes   {size.expected / 1e6:,.1f} MB ({size.low / 1e6:,.1f} to {size.high / 1e6:,.1f}) in "
+        f"{_count(forecast.shards, 'shard')}, and {forecast.temporary_bytes / 1e6:,.1f} MB for plan and receipts; "
+        f"{forecast.free_bytes / 1e6:,.0f} MB are free"
+    )
+    click.echo(f"time    {time.expected:,.0f} s ({time.low:,.0f} to {time.high:,.0f}), without listing the source")
+    click.echo(
+        f"by {forecast.sampled} inputs compiled as a sample, of which {forecast.failed} failed; nothing was written"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -16,7 +17,9 @@ from precompile.errors import PrecompileError
 COMMANDS = {
     "build": "compile a raw dataset",
     "info": "say what a compiled dataset holds",
-    "verify": "check files, checksums, and samples against their source",
+    "verify": "check files, checksums, and samples against their source; repair damaged shards",
+    "diff": "say what became different from one generation to another",
+    "prune": "remove old generations",
     "demo": "make a small dataset, compile it and train from it",
     "recipes": "list the ready-made recipes, or show one",
     "doctor": "check this machine for what makes loaders slow or hang",
@@ -51,7 +54,12 @@ def cli() -> None:
     """
 
 
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, _stop)  # before commands import what they need, which takes a second
     try:
         cli(standalone_mode=False, prog_name="precompile")
     except click.exceptions.Exit as error:

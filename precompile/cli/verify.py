@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +12,68 @@ import click
 
 from precompile.cli.main import print_json
 from precompile.errors import RecipeError
+from precompile.pipeline.against_source import compare_with_source
+from precompile.pipeline.finding import Finding
+from precompile.pipeline.quarantine import printable
+from precompile.pipeline.repair import repair as repair_shards
 from precompile.pipeline.verify import verify
+
+_SHOWN = 100
 
 
 @click.command("verify")
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--full", is_flag=True, help="every checksum, of shards, index and records")
-@click.option("--against-source", metavar="N|all", help="decode N inputs again and compare")
+@click.option(
+    "--against-source", metavar="N|all", help="decode N inputs again, from all classes and shards, and compare"
+)
+@click.option("--source", metavar="PATH", help="where the raw files lie now  [where they were]")
+@click.option("--repair", is_flag=True, help="compile the samples of damaged shards again, and nothing else")
 @click.option("--json", "as_json", is_flag=True, help="print as JSON")
-def command(out: Path, full: bool, against_source: str | None, as_json: bool) -> None:
+def command(out: Path, full: bool, against_source: str | None, source: str | None, repair: bool, as_json: bool) -> None:
     """Check the compiled dataset OUT: files and sizes, and on request checksums and the source.
 
-    Exits 1 on a finding.
+    Exits 1 on a finding that was not repaired; the source is only compared with a dataset that is whole.
     """
-    findings, compared = verify(out, full=full, against_source=_number(against_source))
+    count = _number(against_source)
+    if source is not None and against_source is None and not repair:
+        raise RecipeError("--source needs --against-source or --repair")
+    findings, exit_code = verify(out, full=full or repair), 0
+    repaired: list[Finding] = []
+    if repair and (summary := repair_shards(out, findings, source=source)) is not None:
+        exit_code = summary.exit_code
+        repaired, findings = findings, verify(out, full=True)
+    compared = None
+    if against_source is not None and not findings:
+        findings, compared = compare_with_source(out, count=count, source=source)
     if as_json:
-        facts: list[dict[str, Any]] = [{"where": finding.where, "what": finding.what} for finding in findings]
-        print_json({"ok": not findings, "findings": facts, "compared": compared})
+        facts = {"ok": not findings, "findings": _facts(findings), "repaired": _facts(repaired)}
+        print_json({**facts, "compared": compared or 0})
     else:
-        for finding in findings:
-            click.echo(f"error: {finding}", err=True)
-        what = "all checksums" if full else "files, sizes and places"
-        with_source = f", {compared} samples compared with the source" if compared else ""
-        click.echo(f"{out}: {what} checked{with_source}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)}")
-    sys.exit(1 if findings else 0)
+        _show(repaired, "repaired", err=False)
+        _show(findings, "error", err=True)
+        checked = f"{'all checksums' if full or repair else 'files, sizes and places'} checked"
+        if against_source is not None:
+            checked += ", source not compared" if compared is None else f", {compared} samples compared with the source"
+        click.echo(f"{out}: {checked}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)}")
+    sys.exit(1 if findings else exit_code)
+
+
+def _facts(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [{"where": finding.where, **asdict(finding)} for finding in findings]
+
+
+def _show(findings: Sequence[Finding], what: str, *, err: bool) -> None:
+    for finding in findings[:_SHOWN]:
+        click.echo(f"{what}: {printable(str(finding))}", err=err)
+    if len(findings) > _SHOWN:
+        click.echo(f"{what}: … and {len(findings) - _SHOWN} more (--json lists all)", err=err)
 
 
 def _number(text: str | None) -> int | None:
-    if text is None:
+    """None is all, or none at all."""
+    if text is None or text == "all":
         return None
-    if text == "all":
-        return 0
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise RecipeError(f"--against-source must be a number of at least 1, or all, got {text!r}")
     return int(text)

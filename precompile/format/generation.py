@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from precompile.errors import DatasetNotFoundError, FormatError
@@ -28,21 +29,27 @@ def list_generations(root: Path) -> list[int]:
 
 def read_current(root: Path) -> Manifest:
     """The manifest of the current generation. Raises DatasetNotFoundError or FormatError."""
-    if not root.exists():
-        raise DatasetNotFoundError(f"{root}: no such directory; run `precompile build SOURCE {root}`")
-    return read_manifest(root / MANIFEST_NAME)
+    try:
+        return read_manifest(root / MANIFEST_NAME)
+    except DatasetNotFoundError:
+        if os.path.exists(root):
+            raise
+        raise DatasetNotFoundError(f"{root}: no such directory; run `precompile build SOURCE {root}`") from None
 
 
 def read_generation(root: Path, generation: int | None) -> Manifest:
-    """The manifest of one generation; None is the current one."""
+    """The manifest of one generation; None is the current one. Raises DatasetNotFoundError or FormatError."""
     current = read_current(root)
     if generation is None or generation == current.generation:
         return current
     path = generation_dir(root, generation) / MANIFEST_NAME
-    if generation > current.generation or not path.exists():
+    try:
+        if generation > current.generation:
+            raise DatasetNotFoundError
+        manifest = read_manifest(path)
+    except DatasetNotFoundError:
         there = ", ".join(map(str, list_generations(root))) or "none"
-        raise DatasetNotFoundError(f"{root}: no generation {generation}; there are: {there}")
-    manifest = read_manifest(path)
+        raise DatasetNotFoundError(f"{root}: no generation {generation}; there are: {there}") from None
     if manifest.generation != generation:
         raise FormatError(
             f"{path}: expected the manifest of generation {generation}, found that of {manifest.generation}"

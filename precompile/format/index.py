@@ -3,60 +3,75 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
-import tokenize
+import re
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from precompile.errors import FormatError
+from precompile.format.files import cannot_be_read, open_regular
 from precompile.format.record import Shape
 from precompile.format.schema import TEXT, Schema
 from precompile.format.text import TextColumn
 
 Column = np.ndarray | TextColumn
 
-_BAD_HEADER = (
-    OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError,
-    tokenize.TokenError,
-)  # fmt: skip
-"""What numpy raises for the header of a damaged .npy file."""
+_MAGIC = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|][biuf]\d)', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,19}, ?)*(?:\d{1,19})?)\), \} *\n?"
+)
+"""What numpy writes for version 1.0. A closed grammar: a damaged header is never evaluated."""
 
 
 def open_array(path: Path, dtype: str, shape: tuple[int | None, ...]) -> np.ndarray:
     """Map one .npy file, read-only. Raises FormatError when it is missing, damaged, or not of that dtype and shape."""
     expected = np.dtype(dtype).newbyteorder("<")
     try:
-        with path.open("rb") as file:
-            found_shape, fortran_order, found = _read_header(file)
-            start, num_bytes = file.tell(), os.fstat(file.fileno()).st_size
+        descriptor = open_regular(path)
     except FileNotFoundError:
         raise FormatError(f"{path}: the index file is missing; restore it or build again") from None
-    except _BAD_HEADER as error:
-        raise FormatError(f"{path}: the index file is damaged ({error}); restore it or build again") from None
-    fits = len(found_shape) == len(shape) and all(s in (None, got) for s, got in zip(shape, found_shape))
-    if found != expected or fortran_order or not fits:
-        order = " in Fortran order" if fortran_order else ""
-        raise FormatError(
-            f"{path}: expected {expected.name} of shape {shape}, found {found} of shape {found_shape}{order}"
-        )
-    wanted = start + expected.itemsize * math.prod(found_shape)
-    if num_bytes != wanted:
-        raise FormatError(f"{path}: expected {wanted} bytes, found {num_bytes}; restore the index file or build again")
-    if 0 in found_shape:
-        return np.empty(found_shape, expected)
-    return np.memmap(path, expected, "r", start, found_shape).view(np.ndarray)
+    try:
+        found, found_shape, start = _read_header(descriptor, path)
+        fits = len(found_shape) == len(shape) and all(size in (None, got) for size, got in zip(shape, found_shape))
+        if found != expected or not fits:
+            raise FormatError(
+                f"{path}: expected {expected.name} of shape {shape}, found {found} of shape {found_shape}"
+            )
+        wanted, num_bytes = start + expected.itemsize * math.prod(found_shape), os.fstat(descriptor).st_size
+        if num_bytes != wanted:
+            raise FormatError(
+                f"{path}: expected {wanted} bytes, found {num_bytes}; restore the index file or build again"
+            )
+        if 0 in found_shape:
+            return np.empty(found_shape, expected)
+        mapped = mmap.mmap(descriptor, wanted, access=mmap.ACCESS_READ)
+        return np.frombuffer(mapped, expected, offset=start).reshape(found_shape)
+    except OSError as error:
+        raise cannot_be_read(path, error) from None
+    finally:
+        os.close(descriptor)
 
 
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"expected .npy version 1.0, found {version}")
-    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-    if min(shape, default=0) < 0:
-        raise ValueError(f"expected a shape, found {shape}")
-    return shape, fortran_order, dtype
+def _read_header(descriptor: int, path: Path) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """dtype, shape, and where the values start."""
+    begin = os.read(descriptor, len(_MAGIC) + 2)
+    num_bytes = int.from_bytes(begin[len(_MAGIC) :], "little")
+    text = os.read(descriptor, num_bytes)
+    header = _HEADER.fullmatch(text)
+    if begin[: len(_MAGIC)] != _MAGIC or len(text) != num_bytes or header is None:
+        raise FormatError(f"{path}: not an .npy file of version 1.0; restore the index file or build again")
+    descr, fortran_order, sizes = header.groups()
+    if fortran_order == b"True":
+        raise FormatError(f"{path}: expected values in C order, found Fortran order; build again")
+    try:
+        dtype = np.dtype(descr.decode())
+    except TypeError:
+        raise FormatError(f"{path}: the index file has an unknown dtype {descr!r}; restore it or build again") from None
+    return dtype, tuple(int(size) for size in sizes.split(b",") if size.strip()), len(begin) + num_bytes
 
 
 def open_text(directory: Path, name: str, count: int) -> TextColumn:
@@ -65,7 +80,7 @@ def open_text(directory: Path, name: str, count: int) -> TextColumn:
     if offsets[0] != 0 or offsets[-1] != len(data):
         raise FormatError(f"{directory / name}.offsets.npy: offsets from {offsets[0]} to {offsets[-1]} do not fit "
                           f"the {len(data)} bytes of text; restore both files or build again")  # fmt: skip
-    return TextColumn(offsets, data)
+    return TextColumn(offsets, data, directory / f"{name}.offsets.npy")
 
 
 def save_column(directory: Path, name: str, column: Column) -> None:
@@ -112,10 +127,13 @@ class Index:
 
     def shapes(self, index: int) -> list[Shape]:
         """The shapes of sample `index`, one per array field. Raises FormatError when they contradict the schema."""
-        return [
-            spec.complete(tuple(shape[index].tolist())) if isinstance(shape, np.ndarray) else shape
-            for spec, shape in zip(self._schema.arrays, self._shapes)
-        ]
+        try:
+            return [
+                spec.complete(tuple(shape[index].tolist())) if isinstance(shape, np.ndarray) else shape
+                for spec, shape in zip(self._schema.arrays, self._shapes)
+            ]
+        except FormatError as error:
+            raise FormatError(f"{self.directory}: shape of sample {index}: {error}") from None
 
     def shape_column(self, field: str) -> np.ndarray | None:
         """int64 (n, axes) of a varying array field, None for a fixed one."""

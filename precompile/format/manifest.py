@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from precompile.errors import DatasetNotFoundError, FormatError, NewerFormatError
-from precompile.format.schema import Schema
+from precompile.format.files import read_whole
+from precompile.format.schema import Schema, checked_text
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 _SHARD_FILE = re.compile(r"[0-9a-f]{32}\.(lmdb|flat)")
 _INDEX_FILE = re.compile(r"[a-z][a-z0-9_.]*\.(npy|jsonl)")
+_MAX_BYTES = 1 << 28
+"""Far more than a million shards and classes need; a damaged file must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class Shard:
         if self.bytes == 0:
             raise FormatError(f"shard {self.file} must have at least 1 byte, got bytes=0")
         _check_count("shard records", self.records)
+        names = self.versions.items() if isinstance(self.versions, Mapping) else [(None, None)]
+        if not all(isinstance(text, str) for pair in names for text in pair):
+            raise FormatError(f"versions of shard {self.file} must be texts by name, got {self.versions!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class Split:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise FormatError(f"a split's name must be a string, got {self.name!r}")
+        checked_text(self.name)
         _check_count(f"start of split {self.name}", self.start)
         _check_count(f"count of split {self.name}", self.count)
 
@@ -99,6 +106,9 @@ class Manifest:
         _check_count("count", self.count)
         _check_count("generation", self.generation)
         _check_count("quarantined", self.quarantined)
+        names = [split.name for split in self.splits]
+        if len(set(names)) != len(names):
+            raise FormatError(f"names of splits must be unique, got {names}")
         end = 0
         for split in self.splits:
             if split.start != end:
@@ -128,7 +138,7 @@ class Manifest:
 def parse_manifest(text: str | bytes, where: Path) -> Manifest:
     """Check and build a manifest. Raises FormatError naming `where` and what is wrong."""
     try:
-        value = json.loads(text)
+        value = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: not valid JSON ({error}); restore it from generations/, or build again") from None
     version = value.get("format_version") if isinstance(value, dict) else None
@@ -155,36 +165,34 @@ def parse_manifest(text: str | bytes, where: Path) -> Manifest:
 def read_manifest(path: Path) -> Manifest:
     """Raises DatasetNotFoundError when there is no such file, FormatError when it is damaged or newer."""
     try:
-        return parse_manifest(path.read_bytes(), path)
-    except (FileNotFoundError, NotADirectoryError):
+        return parse_manifest(read_whole(path, _MAX_BYTES), path)
+    except FileNotFoundError:
         raise DatasetNotFoundError(
             f"{path.parent}: no compiled dataset here (no {path.name}); run `precompile build`"
         ) from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}; restore it from generations/") from None
 
 
 def _build(value: dict[str, Any]) -> Manifest:
     classes = value["classes"]
-    if classes is not None and not all(isinstance(name, str) for name in classes):
+    if classes is not None and (not isinstance(classes, list) or not all(isinstance(name, str) for name in classes)):
         raise FormatError("classes must be a list of strings or null")
     return Manifest(
         generation=value["generation"],
         schema=Schema.from_json(value["schema"]),
         count=value["count"],
-        classes=None if classes is None else tuple(classes),
+        classes=None if classes is None else tuple(map(checked_text, classes)),
         splits=tuple(Split(**_known(Split, item)) for item in value["splits"]),
         shards=tuple(Shard(**_known(Shard, item)) for item in value["shards"]),
         index={name: IndexFile(**_known(IndexFile, item)) for name, item in dict(value["index"]).items()},
-        fingerprint=str(value["fingerprint"]),
-        store=str(value["store"]),
+        fingerprint=checked_text(str(value["fingerprint"])),
+        store=checked_text(str(value["store"])),
         recipe=dict(value["recipe"]),
-        recipe_digest=str(value["recipe_digest"]),
+        recipe_digest=checked_text(str(value["recipe_digest"])),
         source=dict(value["source"]),
         quarantined=value["quarantined"],
         left_out=dict(value["left_out"]),
-        created_at=str(value["created_at"]),
-        made_by=str(value["made_by"]),
+        created_at=checked_text(str(value["created_at"])),
+        made_by=checked_text(str(value["made_by"])),
         format_version=value["format_version"],
     )
 

@@ -23,11 +23,22 @@ TEXT = "utf8"
 
 ENCODINGS = ("raw", "raw_hwc", "bmp")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_MAX_AXES = 16
+_BMP_CHANNELS = (None, 1, 3, 4)
 
 
 def align(size: int) -> int:
     """The smallest multiple of ALIGNMENT that is at least `size`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def checked_text(text: str) -> str:
+    """Text that can be written as UTF-8; raises FormatError for lone surrogates other than those of file names."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise FormatError(f"expected text that UTF-8 can hold, got {text!r}") from None
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,8 @@ class FieldSpec:
             )
         if self.dtype == TEXT and self.shape:
             raise FormatError(f"field {self.name}: text must have shape (), got shape={self.shape}")
+        if len(self.shape) > _MAX_AXES:
+            raise FormatError(f"field {self.name}: a shape has at most {_MAX_AXES} axes, got {len(self.shape)}")
         for size in self.shape:
             if size is not None and (type(size) is not int or not 1 <= size < 2**40):
                 raise FormatError(f"field {self.name}: sizes must be positive integers or None, got shape={self.shape}")
@@ -68,6 +81,9 @@ class FieldSpec:
         if self.encoding != "raw" and (self.dtype != "uint8" or len(self.shape) != 3):
             raise FormatError(f"field {self.name}: encoding {self.encoding} needs uint8 (channels, height, width), "
                               f"got {self.dtype} {self.shape}")  # fmt: skip
+        if self.encoding == "bmp" and self.shape[0] not in _BMP_CHANNELS:
+            raise FormatError(f"field {self.name}: a bmp image must have 1, 3 or 4 channels, got shape={self.shape}")
+        checked_text(self.unit)
 
     @property
     def is_column(self) -> bool:

@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from precompile.errors import FormatError
+from precompile.format.files import cannot_be_read, open_regular
 
 _SHARD_ALIGNMENT = 1 << 21
 """Bytes; a huge page, so that the kernel may use large pages for every shard."""
+_MAX_RANGE = 1 << 62
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
@@ -30,7 +32,7 @@ def open_checked(path: Path, num_bytes: int) -> int:
     A map of a file that is shorter than believed dies with SIGBUS on the first read, hence before mapping.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except FileNotFoundError:
         raise FormatError(f"{path}: the shard is missing; restore it or build again") from None
     found = os.fstat(descriptor).st_size
@@ -55,11 +57,12 @@ class ShardMap:
         self.sizes = np.array(sizes, np.int64)
         steps = -(-self.sizes // _SHARD_ALIGNMENT) * _SHARD_ALIGNMENT
         self.starts = np.concatenate([[0], np.cumsum(steps)])[:-1].astype(np.int64)
+        total = sum(steps.tolist())  # never wraps round, whatever sizes a manifest gives
         self.window: np.ndarray | None = None
         self._maps: list[np.ndarray] = []
-        if one_range and os.name == "posix" and len(paths):
+        if one_range and os.name == "posix" and 0 < total < _MAX_RANGE:
             with contextlib.suppress(_NoRange):
-                self.window = _map_one_range(paths, sizes, self.starts, int(steps.sum()))
+                self.window = _map_one_range(paths, sizes, self.starts, total)
         if self.window is None:
             self._maps = [_map_alone(path, size) for path, size in zip(paths, sizes)]
 
@@ -125,5 +128,7 @@ def _map_alone(path: Path, size: int) -> np.ndarray:
     descriptor = open_checked(path, size)
     try:
         return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise cannot_be_read(path, error) from None
     finally:
         os.close(descriptor)

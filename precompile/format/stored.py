@@ -8,11 +8,15 @@ import numpy as np
 
 from precompile.errors import FormatError
 from precompile.format import record
-from precompile.format.generation import generation_dir, read_generation, shard_path
+from precompile.format.generation import generation_dir, read_current, read_generation, shard_path
 from precompile.format.index import Index
+from precompile.format.lease import take_lease
 from precompile.format.manifest import Manifest
 from precompile.format.schema import ALIGNMENT
 from precompile.format.shards import ShardMap
+
+_ATTEMPTS = 4
+"""At opening, when the generation is replaced and removed meanwhile."""
 
 
 class Stored:
@@ -20,15 +24,22 @@ class Stored:
 
     Raises DatasetNotFoundError or FormatError. Every record's place is checked against the shards' sizes
     before it is read, so a damaged index is an error and not a crash.
+
+    lease: keeps the generation from being removed, in the life of this object; None where there are no leases.
     """
 
     def __init__(self, root: Path, generation: int | None = None) -> None:
         self.root = root
-        self.manifest: Manifest = read_generation(root, generation)
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            self.manifest: Manifest = read_generation(root, generation)
+            self.lease = take_lease(self._directory)
+            try:
+                self._open()
+                break
+            except FormatError:
+                if not attempts_left or not self._is_gone(generation):
+                    raise
         self.schema = self.manifest.schema
-        self.index = Index(generation_dir(root, self.manifest.generation), self.schema, self.manifest.count)
-        shards = self.manifest.shards
-        self.shards = ShardMap([shard_path(root, shard.file) for shard in shards], [shard.bytes for shard in shards])
         self._arrays = self.schema.arrays
         self._positions = {spec.name: position for position, spec in enumerate(self._arrays)}
         self._fixed_shapes: list[record.Shape] = []
@@ -36,6 +47,22 @@ class Stored:
         if self.schema.is_fixed:
             self._fixed_shapes = [spec.shape for spec in self._arrays]  # type: ignore[misc]
             self._fixed = record.layout(self.schema, self._fixed_shapes)
+
+    def _open(self) -> None:
+        shards = self.manifest.shards
+        self.index = Index(self._directory, self.manifest.schema, self.manifest.count)
+        self.shards = ShardMap(
+            [shard_path(self.root, shard.file) for shard in shards], [shard.bytes for shard in shards]
+        )
+
+    @property
+    def _directory(self) -> Path:
+        return generation_dir(self.root, self.manifest.generation)
+
+    def _is_gone(self, wanted: int | None) -> bool:
+        """Whether the generation was removed between reading its number and opening its files."""
+        replaced = wanted is None and read_current(self.root).generation != self.manifest.generation
+        return replaced or not self._directory.exists()
 
     def places(self, indices: np.ndarray) -> np.ndarray:
         """int64 (n,) sample numbers -> int64 (n,) places of their records in the shard map."""
@@ -67,7 +94,11 @@ class Stored:
 
     def arrays(self, index: int) -> dict[str, np.ndarray]:
         """The array fields of one sample; read-only views, but for bmp (see `record.decode_field`)."""
-        return record.decode(self.schema, self.record(index), self.index.shapes(index))
+        data, shapes = self.record(index), self.index.shapes(index)
+        try:
+            return record.decode(self.schema, data, shapes)
+        except FormatError as error:
+            raise self.undecodable(f"sample {index}", error) from None
 
     def array(self, index: int, name: str) -> np.ndarray:
         """One array field of one sample."""
@@ -78,7 +109,10 @@ class Stored:
             raise self._outside()
         position = self._positions[name]
         spec, offset, shape = self._arrays[position], offsets[position], shapes[position]
-        return record.decode_field(spec, data[offset : offset + record.field_bytes(spec, shape)], shape)
+        try:
+            return record.decode_field(spec, data[offset : offset + record.field_bytes(spec, shape)], shape)
+        except FormatError as error:
+            raise self.undecodable(f"sample {index}", error) from None
 
     def field_offset(self, name: str) -> int:
         """Where a field starts within every record; only for schemas of fixed shape."""
@@ -88,3 +122,7 @@ class Stored:
     def _outside(self) -> FormatError:
         return FormatError(f"{self.index.directory / 'record.npy'}: a record does not fit its shard or its schema; "
                            f"run `precompile verify {self.root} --full`")  # fmt: skip
+
+    def undecodable(self, what: str, error: FormatError) -> FormatError:
+        """The error of some records, with where to look: the fault may be in the index or in a shard."""
+        return FormatError(f"{self.root}: {what}: {error}; run `precompile verify {self.root} --full`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,10 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         transform: called with the first array field of `fields` (the image, the spectrogram), as ImageFolder
             does; or a mapping from field names to callables.
         generation: a number from `precompile info --generations`; None is the current one. It stays the same for
-            the life of this object and of its copies in workers, whatever is built meanwhile.
+            the life of this object and of its copies in workers, whatever is built meanwhile. As long as it is open,
+            later builds do not remove it (a lease; see docs/format.md), so workers that start later find it too.
+            Where the file system has no locks (Windows, some network mounts), what is open stays readable after a
+            removal, but a worker that starts then raises DatasetNotFoundError.
 
     Array fields come as torch tensors that own their memory and may be written to, integer and float columns as
     Python numbers, text as str. Pickling carries the path and the options only. Safe in threads and after fork.
@@ -80,6 +84,18 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stored": None}
+
+    def __copy__(self) -> CompiledDataset:
+        """Shares the opened files, and so their lease, with this one."""
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__)
+        return clone
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledDataset:
+        clone = self.__copy__()
+        memo[id(self)] = clone
+        clone.__dict__.update(copy.deepcopy(self.__getstate__(), memo), _stored=self._stored)
+        return clone
 
     @property
     def manifest(self) -> Manifest:
@@ -133,7 +149,10 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
-        return f"CompiledDataset({str(self.root)!r}{split}): {len(self)} samples of {', '.join(self.field_names)}"
+        content = "not opened in this process"
+        if self._stored is not None:
+            content = f"{len(self)} samples of {', '.join(self.field_names)}"
+        return f"CompiledDataset({str(self.root)!r}{split}): {content}"
 
     def __len__(self) -> int:
         if self._stored is None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from precompile.errors import FormatError
 from precompile.format import record
 from precompile.format.schema import ALIGNMENT, FieldSpec
 from precompile.format.stored import Stored
@@ -25,6 +26,7 @@ class FixedGather:
 
     def __init__(self, stored: Stored, spec: FieldSpec) -> None:
         assert spec.is_fixed
+        self._stored = stored
         self._shards = stored.shards
         self._spec = spec
         self._shape: record.Shape = spec.complete(spec.shape)  # type: ignore[arg-type]
@@ -33,9 +35,11 @@ class FixedGather:
         self._word = next(size for size in _WORDS if self.row_bytes % size == 0)
         self._rows = None if self._shards.window is None else self._as_rows(self._shards.window)
 
-    def _as_rows(self, window: np.ndarray) -> torch.Tensor:
+    def _as_rows(self, window: np.ndarray) -> torch.Tensor | None:
         words = torch.from_numpy(window).view(_WORDS[self._word])
         num_rows = (len(window) - self._offset - self.row_bytes) // ALIGNMENT + 1
+        if num_rows < 1:
+            return None  # no record of this size fits a shard: every place will be refused
         size, stride = (num_rows, self.row_bytes // self._word), (ALIGNMENT // self._word, 1)
         return torch.as_strided(words, size, stride, self._offset // self._word)
 
@@ -55,7 +59,10 @@ class FixedGather:
         spec = self._spec
         if spec.encoding == "bmp":
             rows = buffer[start * self.row_bytes : stop * self.row_bytes].reshape(-1, self.row_bytes)
-            return torch.from_numpy(record.decode_field(spec, rows, self._shape))
+            try:
+                return torch.from_numpy(record.decode_field(spec, rows, self._shape))
+            except FormatError as error:
+                raise self._stored.undecodable(f"a batch of {len(rows)} samples", error) from None
         whole = torch.from_numpy(buffer)
         words = whole[start * self.row_bytes : stop * self.row_bytes].view(getattr(torch, spec.dtype))
         if spec.encoding == "raw_hwc":

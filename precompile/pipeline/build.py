@@ -13,27 +13,35 @@ import numpy as np
 
 from precompile import __version__
 from precompile.errors import FormatError, ShrinkError, TooManyFailuresError
-from precompile.format.generation import generation_dir, shard_path
-from precompile.format.manifest import MANIFEST_NAME, Manifest
+from precompile.format.generation import generation_dir
+from precompile.format.manifest import Manifest
 from precompile.pipeline.checksum import values_checksum
-from precompile.pipeline.commit import GenerationWriter, commit_generation, prune
+from precompile.pipeline.commit import commit_generation
+from precompile.pipeline.comparison import Comparison
+from precompile.pipeline.compile_input import Job
 from precompile.pipeline.compile_plan import PlanCompiler
 from precompile.pipeline.compile_sample import make_compiler, resolved_parameters
-from precompile.pipeline.compile_shard import Job, library_versions
+from precompile.pipeline.forecast import make_forecast
+from precompile.pipeline.generation_writer import GenerationWriter
 from precompile.pipeline.journal import Receipt
 from precompile.pipeline.layout import BuildDirs
+from precompile.pipeline.lock import locked, refuse_if_busy
 from precompile.pipeline.named_recipes import read_recipe
 from precompile.pipeline.options import BuildOptions, Summary
-from precompile.pipeline.output import check_apart, current_manifest, locked, prepare
+from precompile.pipeline.output import check_apart, check_ours, current_manifest, prepare
 from precompile.pipeline.plan import Plan, make_plan
 from precompile.pipeline.progress import Progress
+from precompile.pipeline.prune import prune
 from precompile.pipeline.quarantine import QUARANTINE_NAME, Quarantined, read_quarantine
 from precompile.pipeline.recipe import Recipe, make_recipe, merge
+from precompile.pipeline.reuse import Reuse
 from precompile.pipeline.sample import Source
 from precompile.pipeline.sources import open_source
 from precompile.pipeline.storage import empty_dir, storage_errors
+from precompile.pipeline.versions import describe_mix, library_versions, mixed_versions
+from precompile.pipeline.work import Work
 
-__all__ = ["BuildOptions", "Summary", "build"]
+__all__ = ["BuildOptions", "Summary", "build", "recipe_of"]
 
 _MAX_SHRINK = 0.1
 _NAMED_FAILURES = 20
@@ -72,6 +80,11 @@ def _recipe(base: str | Recipe | None, keys: Mapping[str, Any]) -> Recipe:
     return make_recipe(**merge(read_recipe(base) if base else {}, keys))
 
 
+def recipe_of(manifest: Manifest) -> Recipe:
+    """The recipe that a generation was made by."""
+    return make_recipe(**{key: value for key, value in manifest.recipe.items() if key != "resolved"})
+
+
 class _Build:
     """One run of `build`: each stage is a method, called in order by `run`."""
 
@@ -79,93 +92,117 @@ class _Build:
         self, source: str | os.PathLike[str] | Source, out: Path, recipe: Recipe, options: BuildOptions
     ) -> None:
         self._began = time.monotonic()
-        self._out, self._recipe, self._options = out, recipe, options
-        self._root = ""
-        if isinstance(source, str | os.PathLike):
-            root = Path(source).absolute()
-            check_apart(root, out)
-            self._root = str(root)
-            source = open_source(root, recipe)
-        self._source: Source = source
-        self._compiler = make_compiler(recipe, source.media)
-        resolved = json.dumps(resolved_parameters(self._compiler), sort_keys=True)
-        versions = json.dumps(library_versions(source.media))
-        self._recipe_digest = values_checksum(recipe.digest, resolved, versions)
+        self._given, self._out, self._recipe, self._options = source, out, recipe, options
 
     def run(self) -> Summary:
         if self._options.dry_run:
+            check_ours(self._out, self._recipe.store)
+            self._open()
             return self._dry_run()
-        dirs = prepare(self._out, self._recipe.store)
-        with locked(dirs), storage_errors(f"cannot write {self._out}"):
-            before = current_manifest(self._out)
-            plan = make_plan(self._source, self._recipe)
-            if before is not None and self._is_unchanged(plan, before):
-                prune(dirs, keep=self._options.keep)
-                empty_dir(dirs.work)
-                return self._summary(plan, before, compiled=0, failures=())
-            with Progress(len(plan), quiet=self._options.quiet, log_file=self._options.log_file) as progress:
-                self._say_why(plan, before, progress)
-                receipts = self._compile(dirs, plan, progress)
-                return self._commit(dirs, plan, receipts, before, progress)
+        with Progress(quiet=self._options.quiet, log_file=self._options.log_file) as progress:
+            self._open()
+            dirs = prepare(self._out, self._recipe.store)
+            with locked(dirs), storage_errors(f"cannot write {self._out}"):
+                return self._run_locked(dirs, progress)
+
+    def _open(self) -> None:
+        """List the source, unless that would be in vain."""
+        self._root = ""
+        source = self._given
+        if isinstance(source, str | os.PathLike):
+            root = Path(source).absolute()
+            check_apart(root, self._out)
+            if not self._options.dry_run:
+                refuse_if_busy(BuildDirs(self._out))
+            self._root = str(root)
+            source = open_source(root, self._recipe)
+        self._source: Source = source
+        self._compiler = make_compiler(self._recipe, source.media)
+        resolved = json.dumps(resolved_parameters(self._compiler), sort_keys=True)
+        self._recipe_digest = values_checksum(self._recipe.content_digest, source.media, resolved)
+
+    def _run_locked(self, dirs: BuildDirs, progress: Progress) -> Summary:
+        before = current_manifest(self._out)
+        plan = make_plan(self._source, self._recipe)
+        comparison = self._comparison(before)
+        if before is not None and comparison.is_unchanged(plan, self._root):
+            empty_dir(dirs.receipts)
+            prune(dirs, keep=self._options.keep)
+            empty_dir(dirs.work)
+            progress.event("info", "nothing to do", generation=before.generation, count=before.count)
+            return self._summary(plan, before, compiled=0, failures=())
+        reuse, why = comparison.find_reuse(plan)
+        work = Work.of(plan, reuse, values_checksum(self._recipe_digest, json.dumps(self._versions())))
+        self._say_first(plan, why, progress)
+        progress.start(len(work.order))
+        job, deadline = self._job(plan, reuse), self._deadline()
+        receipts = PlanCompiler(dirs, work, job, options=self._options, deadline=deadline, progress=progress).run()
+        return self._commit(dirs, work, receipts, before, progress)
 
     def _dry_run(self) -> Summary:
-        plan, before = make_plan(self._source, self._recipe), current_manifest(self._out)
-        if before is not None and self._is_unchanged(plan, before):
+        plan, before = make_plan(self._source, self._recipe), current_manifest(self._out, restore=False)
+        comparison = self._comparison(before)
+        if before is not None and comparison.is_unchanged(plan, self._root):
             return self._summary(plan, before, compiled=0, failures=())
-        return Summary(len(plan), 0, 0, 0, self._left_out(), self._seconds(), 0, "", 0)
+        reuse, _ = comparison.find_reuse(plan)
+        work = Work.of(plan, reuse, self._recipe_digest)
+        forecast = make_forecast(work, self._job(plan, reuse), self._out, self._options)
+        kept = len(reuse.failed)
+        return Summary(
+            len(plan), 0, len(plan) - len(work.order) - kept, kept, self._left_out(), self._seconds(), 0, "", 0,
+            forecast=forecast,
+        )  # fmt: skip
 
-    def _say_why(self, plan: Plan, before: Manifest | None, progress: Progress) -> None:
+    def _comparison(self, before: Manifest | None) -> Comparison:
+        return Comparison(self._out, self._recipe, self._recipe_digest, self._options, before)
+
+    def _say_first(self, plan: Plan, why: str, progress: Progress) -> None:
         """Nobody should be surprised that everything is compiled, or that a dataset has no labels."""
         if "label" not in plan.columns:
             progress.say("no labels: there are no class folders, or no label column (--set label_column= names it)")
-        if before is None:
-            return
-        now = self._recipe.model_dump(mode="json")
-        changed = [f"{key} {before.recipe.get(key)} -> {value}" for key, value in now.items()
-                   if before.recipe.get(key) != value]  # fmt: skip
-        if changed:
-            progress.say(f"the recipe changed ({', '.join(changed)}): compiling everything again")
-        elif before.source.get("digest") != plan.digest:
-            progress.say("files were added, removed, renamed or touched: compiling everything again")
+        if why:
+            progress.say(why)
+            progress.event("info", "compared", message=why)
 
-    def _is_unchanged(self, plan: Plan, before: Manifest) -> bool:
-        if self._options.rebuild or (self._options.retry_quarantined and before.quarantined):
-            return False
-        if before.source.get("digest") != plan.digest or before.recipe_digest != self._recipe_digest:
-            return False
-        directory = generation_dir(self._out, before.generation)
-        paths = [(shard_path(self._out, shard.file), shard.bytes) for shard in before.shards]
-        paths += [(directory / name, item.bytes) for name, item in before.index.items()]
-        return (directory / MANIFEST_NAME).exists() and all(
-            path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths
-        )
-
-    def _compile(self, dirs: BuildDirs, plan: Plan, progress: Progress) -> list[Receipt]:
+    def _job(self, plan: Plan, reuse: Reuse) -> Job:
         all_files = bool((np.diff(plan.paths.offsets) > 0).all())
-        job = Job(self._out, self._recipe, self._source.media, len(plan), None if all_files else self._source)
-        return PlanCompiler(dirs, plan, job, self._recipe_digest, self._options, progress).run()
+        earlier = None if reuse.earlier is None else reuse.earlier.manifest.generation
+        source = None if all_files else self._source
+        return Job(self._out, self._recipe, self._source.media, len(plan), source, earlier)
 
     def _commit(
-        self, dirs: BuildDirs, plan: Plan, receipts: list[Receipt], before: Manifest | None, progress: Progress
+        self, dirs: BuildDirs, work: Work, receipts: list[Receipt], before: Manifest | None, progress: Progress
     ) -> Summary:
+        plan = work.plan
         failed = [row for receipt in receipts for _, row in receipt.quarantined]
         if len(failed) == len(plan):
             empty_dir(dirs.receipts)
             message = f"all {len(plan)} inputs failed, nothing was committed; the first: {failed[0]}"
             raise TooManyFailuresError(message)
-        writer = GenerationWriter(plan, receipts, self._compiler.fields)
+        writer = GenerationWriter(plan, receipts, self._compiler.fields, work.reuse)
         self._check_shrink(writer.count, before)
         known = set() if before is None else {row.identity for row in self._quarantine_of(before)}
         failures = tuple(row for row in writer.quarantined if row.identity not in known)
-        manifest = commit_generation(dirs, writer, self._facts(plan), plan.classes)
+        manifest = commit_generation(dirs, writer, self._facts(writer), plan.classes)
+        empty_dir(dirs.receipts)
         prune(dirs, keep=self._options.keep)
         empty_dir(dirs.work)
+        self._say_last(writer, manifest, failures, progress)
+        return self._summary(plan, manifest, compiled=writer.compiled, failures=failures)
+
+    def _say_last(
+        self, writer: GenerationWriter, manifest: Manifest, failures: tuple[Quarantined, ...], progress: Progress
+    ) -> None:
         progress.event("info", "committed", generation=manifest.generation, count=manifest.count)
         for row in failures[:_NAMED_FAILURES]:
             progress.say(f"quarantined: {row}")
         if len(failures) > _NAMED_FAILURES:
             progress.say(f"… and {len(failures) - _NAMED_FAILURES} more; `precompile info {self._out}` lists them")
-        return self._summary(plan, manifest, compiled=writer.count, failures=failures)
+        mix = mixed_versions(manifest.shards)
+        if mix:
+            progress.say(f"shards were made by several library versions ({describe_mix(mix)}), whose pixels or "
+                         "features may differ slightly; --rebuild makes all with the installed ones")  # fmt: skip
+            progress.event("warning", "mixed versions", message=describe_mix(mix))
 
     def _check_shrink(self, count: int, before: Manifest | None) -> None:
         if before is not None and not self._options.allow_shrink and count < before.count * (1 - _MAX_SHRINK):
@@ -180,12 +217,20 @@ class _Build:
         except FormatError:  # then every failure counts as new
             return []
 
-    def _facts(self, plan: Plan) -> Mapping[str, Any]:
+    def _versions(self) -> Mapping[str, str]:
+        return library_versions(self._source.media)
+
+    def _facts(self, writer: GenerationWriter) -> Mapping[str, Any]:
         return {
             "store": self._recipe.store,
             "recipe": {**self._recipe.model_dump(mode="json"), "resolved": resolved_parameters(self._compiler)},
             "recipe_digest": self._recipe_digest,
-            "source": {"root": self._root, "media": self._source.media, "digest": plan.digest},
+            "source": {
+                "root": self._root,
+                "media": self._source.media,
+                "digest": writer.plan.digest,
+                "columns": writer.source_columns,
+            },
             "left_out": dict(self._source.left_out),
             "made_by": f"precompile {__version__}",
         }
@@ -211,3 +256,7 @@ class _Build:
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._began, 3)
+
+    def _deadline(self) -> float | None:
+        limit = self._options.max_runtime_seconds
+        return None if limit is None else self._began + limit

@@ -4,147 +4,169 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass
 
 import numpy as np
 
 from precompile import machine
-from precompile.errors import RecipeError, TooManyFailuresError
-from precompile.pipeline.checksum import values_checksum
-from precompile.pipeline.compile_shard import Job, Task
+from precompile.errors import TooManyFailuresError
+from precompile.pipeline.compile_input import Job
+from precompile.pipeline.compile_shard import Task
+from precompile.pipeline.estimate import expected_bytes
+from precompile.pipeline.executors.limits import Limits
 from precompile.pipeline.executors.local import LocalExecutor
-from precompile.pipeline.executors.worker import Probed
 from precompile.pipeline.journal import Receipt, load_receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.options import BuildOptions
 from precompile.pipeline.output import check_room
-from precompile.pipeline.plan import Plan, cut_tasks
+from precompile.pipeline.plan import cut_tasks
 from precompile.pipeline.progress import Progress
+from precompile.pipeline.reuse import NONE
+from precompile.pipeline.sample_rates import SampleRates
 from precompile.pipeline.storage import empty_dir, write_atomically
+from precompile.pipeline.suspect_tasks import SuspectTasks
+from precompile.pipeline.suspects import Suspects
+from precompile.pipeline.work import Work
 
 _PROBES = 16
+_INDEX_BYTES = 256
+"""An input, in plan, receipts and index."""
 
 
-@dataclass(frozen=True, slots=True)
 class PlanCompiler:
     """Compiles one plan into shards and receipts in `dirs`; the lock on `dirs` must be held."""
 
-    dirs: BuildDirs
-    plan: Plan
-    job: Job
-    recipe_digest: str
-    options: BuildOptions
-    progress: Progress
+    def __init__(
+        self,
+        dirs: BuildDirs,
+        work: Work,
+        job: Job,
+        *,
+        options: BuildOptions,
+        deadline: float | None,
+        progress: Progress,
+    ) -> None:
+        self._dirs, self._work, self._job = dirs, work, job
+        self._options, self._deadline, self._progress = options, deadline, progress
+        self._rates = SampleRates(work.plan.keys)
 
     def run(self) -> list[Receipt]:
         """Receipts of all tasks, in task order.
 
-        Raises StorageError, NoRoomError, TooManyFailuresError, BuildFailedError, or RecipeError for mixed rates.
+        Raises StorageError, NoRoomError, StoppedError, TooManyFailuresError, BuildFailedError, or RecipeError for
+        mixed rates.
         """
+        if not len(self._work.order):
+            return []
+        suspects = Suspects.open(self._dirs)
         bounds = self._earlier_bounds()
         if bounds is None:
-            for directory in (self.dirs.plan, self.dirs.receipts):
+            (self._dirs.plan / "plan.json").unlink(missing_ok=True)  # first of all: it vouches for the rest
+            for directory in (self._dirs.plan, self._dirs.receipts):
                 empty_dir(directory)
-            self.plan.save(self.dirs.plan)
-        empty_dir(self.dirs.workers)
-        empty_dir(self.dirs.unfinished)
-        workers = min(self.options.workers or machine.usable_cpus(), len(self.plan))
+            self._work.save(self._dirs.plan)
+        empty_dir(self._dirs.workers)
+        empty_dir(self._dirs.unfinished)
+        workers = min(self._options.workers or machine.usable_cpus(), len(self._work.order))
+        watch = SuspectTasks(self._work, suspects)
         with LocalExecutor(
-            self.job,
-            self.dirs.workers,
+            self._job,
+            self._dirs.workers,
             workers=workers,
-            timeout_seconds=self.options.timeout_seconds,
-            on_progress=self.progress.running,
+            limits=Limits(self._options.timeout_seconds, deadline=self._deadline),
+            on_progress=self._progress.running,
+            on_alone=watch.begin_alone,
         ) as executor:
             if bounds is None:
-                bounds = self._cut(executor)
-            ends = bounds.tolist()
-            tasks = [Task(number, *span, {}) for number, span in enumerate(itertools.pairwise(ends))]
+                bounds = self._cut(executor, watch)
+            tasks = [watch.task(n, *span) for n, span in enumerate(itertools.pairwise(bounds.tolist()))]
             receipts = [receipt for task in tasks if (receipt := self._finished(task)) is not None]
+            self._check_rates(receipts)
             self._say_start(tasks, receipts, workers)
             done = {receipt.task for receipt in receipts}
-            for receipt in executor.run([task for task in tasks if task.number not in done]):
+            todo = [task for task in tasks if task.number not in done]
+            alone = frozenset(task.number for task in todo if watch.suspects_in(task))
+            for receipt in executor.run(todo, alone=alone):
+                watch.end_alone(tasks[receipt.task])
                 self._note(receipt)
                 receipts.append(receipt)
-                self._check_rates([receipts[0], receipt])
+                self._check_rates([receipt])
         return sorted(receipts, key=lambda receipt: receipt.task)
 
     def _earlier_bounds(self) -> np.ndarray | None:
-        """Where an interrupted build of the same plan cut its tasks; its receipts are then good."""
+        """Where an interrupted build of the same work cut its tasks; its receipts are then good."""
         try:
-            facts = json.loads((self.dirs.plan / "plan.json").read_text())
-            if facts["identity"] != self._identity() or self.options.rebuild:
+            facts = json.loads((self._dirs.plan / "plan.json").read_text())
+            if facts["identity"] != self._identity():
                 return None
             return np.array(facts["bounds"], np.int64)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _identity(self) -> str:
-        return values_checksum(self.plan.digest, self.recipe_digest, self.plan.paths)
+        return self._work.identity + ("-rebuild" if self._options.rebuild else "")
 
-    def _cut(self, executor: LocalExecutor) -> np.ndarray:
-        chosen = np.linspace(0, len(self.plan) - 1, min(_PROBES, len(self.plan))).round().astype(np.int64)
-        total_bytes = _expected_bytes(self.plan, executor.probe(tuple(np.unique(chosen).tolist())))
-        check_room(self.dirs, total_bytes)
-        bounds = cut_tasks(self.plan, total_bytes, self.job.recipe.shard_size)
+    def _cut(self, executor: LocalExecutor, watch: SuspectTasks) -> np.ndarray:
+        work, fixed = self._work, self._work.bounds
+        rest = work.order[fixed[-1] :]
+        probed = None
+        if work.reuse.earlier is None:
+            inputs = watch.harmless(work.to_compile())
+            chosen = inputs[np.linspace(0, len(inputs) - 1, min(_PROBES, len(inputs))).round().astype(np.int64)]
+            watch.begin_probing(chosen)
+            probed = executor.probe(tuple(np.unique(chosen).tolist()))
+            watch.end_probing(chosen)
+        needed = expected_bytes(work.plan, work.reuse, work.order, probed).needed
+        check_room(self._dirs, needed + _INDEX_BYTES * len(work.plan))
+        bounds = fixed
+        if len(rest):
+            written = expected_bytes(work.plan, work.reuse, rest, probed).written
+            bounds = np.concatenate(
+                [fixed[:-1], fixed[-1] + cut_tasks(len(rest), written, self._job.recipe.shard_size)]
+            )
         facts = {"identity": self._identity(), "bounds": bounds.tolist()}
-        write_atomically(self.dirs.plan / "plan.json", json.dumps(facts).encode())
+        write_atomically(self._dirs.plan / "plan.json", json.dumps(facts).encode())
         return bounds
 
     def _finished(self, task: Task) -> Receipt | None:
-        receipt = load_receipt(self.dirs.receipts, task.number)
-        if receipt is None or (receipt.quarantined and self.options.retry_quarantined):
+        receipt = load_receipt(self._dirs.receipts, task.number)
+        if receipt is None or (receipt.quarantined and self._options.retry_quarantined):
             return None
         self._stop_on_error(receipt)
         if receipt.shard is None:
             return receipt
-        path = self.dirs.shards / receipt.shard.file
+        path = self._dirs.shards / receipt.shard.file
         return receipt if path.exists() and path.stat().st_size == receipt.shard.bytes else None
 
     def _say_start(self, tasks: list[Task], receipts: list[Receipt], workers: int) -> None:
         earlier = f" ({len(receipts)} shards are done already)" if receipts else ""
         shards, processes = _count(len(tasks), "shard"), _count(workers, "worker process", "es")
-        text = f"compiling {len(self.plan)} inputs into {shards} with {processes}{earlier}"
-        self.progress.say(text)
-        self.progress.event(
-            "info", "started", inputs=len(self.plan), tasks=len(tasks), resumed=len(receipts), workers=workers
-        )
-        self.progress.finish(sum(len(receipt.samples) + len(receipt.quarantined) for receipt in receipts))
+        inputs = len(self._work.order)
+        self._progress.say(f"compiling {inputs} inputs into {shards} with {processes}{earlier}")
+        self._progress.event("info", "started", inputs=inputs, tasks=len(tasks), resumed=len(receipts), workers=workers)
+        self._progress.finish(sum(receipt.inputs for receipt in receipts))
 
     def _check_rates(self, receipts: list[Receipt]) -> None:
-        """Clips of several rates in one field would be squashed silently; see as early as the second shard."""
-        if self.job.recipe.sample_rate is not None:
+        if self._job.recipe.sample_rate is not None:
             return
-        example: dict[int, int] = {}
+        earlier, rows = self._work.reuse.earlier, self._work.reuse.rows
+        reused = np.flatnonzero(rows != NONE)[:1]
+        if earlier is not None and len(reused):
+            self._rates.add(earlier.columns(rows[reused]).get("sample_rate"), reused)
         for receipt in receipts:
-            rates = receipt.columns.get("sample_rate")
-            if isinstance(rates, np.ndarray):
-                values, first = np.unique(rates, return_index=True)
-                example = {**dict(zip(values.tolist(), receipt.samples[first].tolist())), **example}
-        if len(example) > 1:
-            found = ", ".join(f"{rate} Hz ({self.plan.keys[sample]})" for rate, sample in sorted(example.items())[:3])
-            raise RecipeError(f"the clips have several sample rates: {found}; choose one, sample_rate (--sample-rate)")
+            self._rates.add(receipt.columns.get("sample_rate"), receipt.samples)
 
     def _note(self, receipt: Receipt) -> None:
         for _, row in receipt.quarantined:
-            self.progress.event("warning", "quarantined", task=receipt.task, sample=row.key, message=row.message)
+            self._progress.event(
+                "warning", "quarantined", task=receipt.task, sample=row.key, stage=row.stage, message=row.message
+            )
         self._stop_on_error(receipt)
-        self.progress.event("info", "shard finished", task=receipt.task, seconds=round(receipt.seconds, 3))
-        self.progress.finish(len(receipt.samples) + len(receipt.quarantined))
+        self._progress.event("info", "shard finished", task=receipt.task, seconds=round(receipt.seconds, 3))
+        self._progress.finish(receipt.inputs)
 
     def _stop_on_error(self, receipt: Receipt) -> None:
-        if receipt.quarantined and self.options.on_error == "stop":
+        if receipt.quarantined and self._options.on_error == "stop":
             raise TooManyFailuresError(f"{receipt.quarantined[0][1]}; stopped by on_error=stop, nothing was committed")
-
-
-def _expected_bytes(plan: Plan, probed: Probed) -> int:
-    """From the probed inputs: their mean if all records are equal, else their mean growth times all input bytes."""
-    if not probed.record_bytes:
-        return 0
-    if len(set(probed.record_bytes)) == 1:
-        return probed.record_bytes[0] * len(plan)
-    growth = sum(probed.record_bytes) / max(1, sum(probed.input_bytes))
-    return int(growth * np.maximum(plan.stat[:, 0], 0).sum())
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

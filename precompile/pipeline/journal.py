@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from precompile.errors import FormatError
 from precompile.format.index import Column
 from precompile.format.manifest import Shard
 from precompile.format.text import TextColumn
 from precompile.pipeline.quarantine import Quarantined
 from precompile.pipeline.storage import write_atomically
+
+_ARRAYS = ("samples", "offset", "length", "crc32", "xxh3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,18 @@ class Receipt:
     """what the engine found, such as duration_seconds"""
     quarantined: tuple[tuple[int, Quarantined], ...]
     """inputs left out, with their number in the plan"""
+    same: np.ndarray
+    """int64 (inputs, 2): inputs whose content the generation before has, and the row there; see `Known.row`"""
+    copied: int
+    """records that were copied from an old shard, not compiled"""
     seconds: float
 
+    @property
+    def inputs(self) -> int:
+        return len(self.samples) + len(self.quarantined) + len(self.same)
+
     def save(self, directory: Path) -> None:
-        arrays = {name: getattr(self, name) for name in ("samples", "offset", "length", "crc32", "xxh3")}
+        arrays = {name: getattr(self, name) for name in (*_ARRAYS, "same")}
         arrays |= {f"shape.{name}": shape for name, shape in self.shapes.items()}
         for name, column in self.columns.items():
             if isinstance(column, TextColumn):
@@ -55,6 +66,7 @@ class Receipt:
             "task": self.task,
             "shard": None if self.shard is None else asdict(self.shard),
             "quarantined": [[sample, asdict(row)] for sample, row in self.quarantined],
+            "copied": self.copied,
             "seconds": self.seconds,
         }
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
@@ -74,7 +86,8 @@ def load_receipt(directory: Path, task: int) -> Receipt | None:
         with np.load(receipt_path(directory, task), allow_pickle=False) as arrays:
             named = {name: arrays[name] for name in arrays.files}
         return _as_receipt(named)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, FormatError,
+            NotImplementedError):  # fmt: skip
         return None
 
 
@@ -89,9 +102,16 @@ def _as_receipt(named: Mapping[str, np.ndarray]) -> Receipt:
     return Receipt(
         task=facts["task"],
         shard=None if facts["shard"] is None else Shard(**facts["shard"]),
-        **{name: named[name] for name in ("samples", "offset", "length", "crc32", "xxh3")},
+        **{name: named[name] for name in (*_ARRAYS, "same")},
         shapes={name[6:]: array for name, array in named.items() if name.startswith("shape.")},
         columns=columns,
         quarantined=tuple((sample, Quarantined(**row)) for sample, row in facts["quarantined"]),
+        copied=facts["copied"],
         seconds=facts["seconds"],
     )
+
+
+def load_receipts(directory: Path) -> list[Receipt]:
+    """All receipts in a folder that can be read; none when there is no folder."""
+    numbers = [int(path.stem) for path in directory.glob("*.npz") if path.stem.isdecimal()]
+    return [receipt for number in sorted(numbers) if (receipt := load_receipt(directory, number)) is not None]

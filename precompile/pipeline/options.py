@@ -29,7 +29,12 @@ class BuildOptions:
     retry_quarantined: bool = False
     keep: int = 2
     """Generations that are kept."""
+    distrusted_shards: tuple[str, ...] = ()
+    """Files of damaged shards, whose samples are compiled again; see `verify --repair`."""
     dry_run: bool = False
+    """Only compile a small sample, in a temporary folder, and say what a build would do."""
+    max_runtime_seconds: float | None = None
+    """Stop after that time, keep finished shards, and raise StoppedError."""
     quiet: bool = False
     log_file: str | os.PathLike[str] | None = None
 
@@ -39,6 +44,8 @@ class BuildOptions:
                 raise RecipeError(f"{name} must be at least {least}, got {name}={value}")
         if not self.timeout_seconds > 0:
             raise RecipeError(f"timeout must be more than 0 seconds, got timeout={self.timeout_seconds}")
+        if self.max_runtime_seconds is not None and not self.max_runtime_seconds > 0:
+            raise RecipeError(f"max_runtime must be more than 0 seconds, got max_runtime={self.max_runtime_seconds}")
         if self.on_error not in ("quarantine", "stop"):
             raise RecipeError(f"on_error must be quarantine or stop, got on_error={self.on_error!r}")
         self.allowed_failures(100)
@@ -52,6 +59,35 @@ class BuildOptions:
         if not 0 <= number < math.inf or (not text.endswith("%") and number != int(number)):
             raise RecipeError(f"max_failures must be N or P%, got max_failures={self.max_failures!r}")
         return int(planned * number / 100) if text.endswith("%") else int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A quantity that was estimated from a sample."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a build would do, by a sample of its inputs."""
+
+    inputs: int
+    """To be compiled; all others are up to date."""
+    sampled: int
+    failed: int
+    """Of the sampled ones."""
+    bytes: Range
+    """To be written in shards; no other temporary space is needed, for a shard is written where it stays."""
+    seconds: Range
+    """With the workers of the options."""
+    shards: int
+    temporary_bytes: int
+    """Plan and receipts, removed by the commit; shards that it replaces stay until their generation is pruned."""
+    free_bytes: int
+    """Where OUT lies, or would lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +108,10 @@ class Summary:
     """New or changed failures, which count against max_failures."""
     exit_code: int = 0
     """0, or 3 when there are more new failures than allowed."""
+    forecast: Forecast | None = None
+    """Of a dry run."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
-        return {name: value for name, value in values.items() if name not in ("failures", "exit_code")}
+        left_out = ("failures", "exit_code") if self.forecast is not None else ("failures", "exit_code", "forecast")
+        return {name: value for name, value in values.items() if name not in left_out}

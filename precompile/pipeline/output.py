@@ -1,20 +1,12 @@
-"""The output directory: may precompile write here, and is nobody else writing?"""
+"""The output directory: may precompile write here, and does the result fit?"""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
-import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
-
-import filelock
 
 from precompile import machine
 from precompile.errors import (
-    BusyError,
     DatasetNotFoundError,
     ForeignDirectoryError,
     FormatError,
@@ -25,7 +17,7 @@ from precompile.errors import (
 from precompile.format.generation import read_current
 from precompile.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from precompile.pipeline.layout import BuildDirs
-from precompile.pipeline.storage import storage_error, storage_errors, write_atomically
+from precompile.pipeline.storage import storage_errors, write_atomically
 
 _SPARE_BYTES = 32 << 20
 """For index, receipts and file system overhead."""
@@ -51,10 +43,20 @@ def check_apart(source: Path, out: Path) -> None:
 
 
 def prepare(out: Path, store: str) -> BuildDirs:
-    """Create the output directory, or accept one that precompile made.
+    """Create the output directory, or accept one that precompile made. Raises as `check_ours`."""
+    check_ours(out, store)
+    dirs = BuildDirs(out)
+    with storage_errors(f"cannot create {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+        dirs.lock.touch()  # first of all: it says that the directory is ours, however this run ends
+        for directory in (dirs.shards, dirs.generations):
+            directory.mkdir(exist_ok=True)
+    return dirs
 
-    Raises ForeignDirectoryError for a file or for a directory with other content, which is left as it is.
-    """
+
+def check_ours(out: Path, store: str) -> None:
+    """Raises ForeignDirectoryError for a file or for a directory that precompile did not make, RecipeError for a name
+    or a file system that will not do. Nothing is changed."""
     dirs = BuildDirs(out)
     if not _is_text(out):
         raise RecipeError(
@@ -73,19 +75,13 @@ def prepare(out: Path, store: str) -> BuildDirs:
     if store == "tmpfs" and not machine.is_tmpfs(out):
         raise RecipeError(f"{out}: store=tmpfs needs OUT on a tmpfs such as /dev/shm, found {machine.filesystem(out)}; "
                           "choose another OUT or store=flat")  # fmt: skip
-    with storage_errors(f"cannot create {out}"):
-        out.mkdir(parents=True, exist_ok=True)
-        dirs.lock.touch()  # first of all: it says that the directory is ours, however this run ends
-        for directory in (dirs.shards, dirs.generations):
-            directory.mkdir(exist_ok=True)
-    return dirs
 
 
-def current_manifest(out: Path) -> Manifest | None:
+def current_manifest(out: Path, *, restore: bool = True) -> Manifest | None:
     """The current generation, if there is a dataset.
 
-    A damaged manifest.json is restored from the newest generation's own copy. Raises FormatError when there is none
-    that can be read, or when the dataset is of a newer format.
+    A damaged manifest.json is replaced by the newest generation's own copy, on disk only with `restore`. Raises
+    FormatError when there is none that can be read, or when the dataset is of a newer format.
     """
     try:
         return read_current(out)
@@ -97,34 +93,10 @@ def current_manifest(out: Path) -> Manifest | None:
         for path in sorted((out / "generations").glob("[0-9]*/" + MANIFEST_NAME), reverse=True):
             with contextlib.suppress(FormatError):
                 manifest = read_manifest(path)
-                write_atomically(out / MANIFEST_NAME, path.read_bytes())
+                if restore:
+                    write_atomically(out / MANIFEST_NAME, path.read_bytes())
                 return manifest
         raise FormatError(f"{damaged}; no generation in {out} can be read either: choose another OUT") from None
-
-
-@contextlib.contextmanager
-def locked(dirs: BuildDirs) -> Iterator[None]:
-    """Hold the output for one build. Raises BusyError at once when another build holds it.
-
-    The lock is the kernel's, so it is free again when its owner dies, however it dies.
-    """
-    lock = filelock.FileLock(dirs.lock, timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise BusyError(f"{dirs.root}: {_owner(dirs)} is writing here; run again when it is done") from None
-    except OSError as error:
-        raise storage_error(error, f"cannot lock {dirs.lock}") from None
-    try:
-        with storage_errors(f"cannot write {dirs.work}"):
-            dirs.work.mkdir(exist_ok=True)
-            for left in dirs.root.glob(f".{MANIFEST_NAME}.*.tmp"):
-                left.unlink()
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-            write_atomically(dirs.owner, json.dumps(owner).encode())
-        yield
-    finally:
-        lock.release()
 
 
 def check_room(dirs: BuildDirs, need_bytes: int) -> None:
@@ -154,15 +126,3 @@ def _is_text(path: Path) -> bool:
 
 def _is_dataset(out: Path) -> bool:
     return (out / MANIFEST_NAME).is_file() and (out / "generations").is_dir()
-
-
-def _owner(dirs: BuildDirs) -> str:
-    try:
-        owner = json.loads(dirs.owner.read_text())
-        return f"another build (pid {owner['pid']} on {owner['host']}, since {owner['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another build"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

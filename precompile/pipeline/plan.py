@@ -2,77 +2,96 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 
-from precompile.errors import RecipeError, SourceError
+from precompile.errors import SourceError
 from precompile.format.index import Column, open_array, open_text, save_column
 from precompile.format.manifest import Split
 from precompile.format.text import TextColumn
 from precompile.pipeline.checksum import values_checksum
+from precompile.pipeline.input_stat import MISSING, STAT_FIELDS
+from precompile.pipeline.list_samples import list_samples
 from precompile.pipeline.recipe import Recipe
-from precompile.pipeline.sample import RawSample, Scalar, Source
-from precompile.pipeline.storage import storage_error, sync_files
+from precompile.pipeline.sample import Listing, Source
+
+__all__ = ["MISSING", "STAT_FIELDS", "Plan", "WorkList", "cut_tasks", "make_plan"]
 
 MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 4 << 20, 4 << 30, 64
-STAT_FIELDS = ("size", "mtime_ns", "ctime_ns", "inode")
-MISSING = -1
-"""The size in the `stat` of an input that does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """All inputs in source order (split after split), and which task compiles which.
+    """All inputs in source order, split after split. Held as arrays: about 100 bytes an input.
 
-    Held as arrays: about 100 bytes an input. Saved in `build/plan`, so that workers map it.
+    What only a build needs that has something to compile is made when it is asked for.
     """
 
-    keys: TextColumn
-    paths: TextColumn
-    """Where each input lies; empty text for one that is not a file."""
+    listing: Listing
     source_index: np.ndarray
     """int64 (n,): the input's place in the source."""
-    stat: np.ndarray
-    """int64 (n, 4): STAT_FIELDS of each input."""
     splits: tuple[Split, ...]
-    classes: tuple[str, ...] | None
-    columns: Mapping[str, Column]
-    """`label` and whatever else the source knows, one value an input."""
-    order: np.ndarray
-    """int64 (n,): inputs in the order in which they are placed in shards."""
+    seed: int | None
+    """Of the placement in shards; None keeps the source's order."""
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.listing)
 
     @property
+    def keys(self) -> TextColumn:
+        return self.listing.keys
+
+    @property
+    def stat(self) -> np.ndarray:
+        """int64 (n, 4): STAT_FIELDS of each input."""
+        return self.listing.stat
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self.listing.classes
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """`label` and whatever else the source knows, one value an input."""
+        return self.listing.columns
+
+    @cached_property
+    def paths(self) -> TextColumn:
+        """Where each input lies; empty text for one that is not a file."""
+        return _below(self.listing.root, self.listing.locations)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """int64 (n,): inputs in the order in which they are placed in shards; depends on keys and seed alone."""
+        if self.seed is None:
+            return np.arange(len(self), dtype=np.int64)
+        hashes = (xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogateescape"), self.seed) for key in self.keys)
+        return np.argsort(np.fromiter(hashes, np.uint64, len(self)), kind="stable").astype(np.int64)
+
+    @cached_property
     def digest(self) -> str:
-        """Identifies what was planned: names, sizes, times, labels and order."""
-        parts = [self.keys, self.stat[:, :2].copy(), self.order, repr(self.classes), repr(self.splits)]
-        return values_checksum(
-            *parts, *(part for name, column in sorted(self.columns.items()) for part in (name, column))
-        )
+        """Identifies what was planned: keys, STAT_FIELDS, splits, classes and columns. Placement is the recipe's."""
+        parts = [self.keys, np.ascontiguousarray(self.stat), repr(self.classes), repr(self.splits)]
+        for name, column in sorted(self.columns.items()):
+            dtype = "text" if isinstance(column, TextColumn) else column.dtype.name
+            parts += [f"{name}: {dtype}", column]
+        return values_checksum(*parts)
 
     def save(self, directory: Path) -> None:
-        for name, column in self._arrays().items():
-            save_column(directory, name, column)
-        sync_files(directory)
-
-    def _arrays(self) -> dict[str, Column]:
-        return {
+        """Write what a WorkList holds, all but the order, which is that of the work; durable once they are synced."""
+        columns: dict[str, Column] = {
             "key": self.keys,
             "path": self.paths,
             "source_index": self.source_index,
             "stat": self.stat,
-            "order": self.order,
         }
+        for name, column in columns.items():
+            save_column(directory, name, column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,7 @@ class WorkList:
     source_index: np.ndarray
     stat: np.ndarray
     order: np.ndarray
+    """int64 (k,): the inputs that are work, in the order in which they are placed in shards."""
 
     @classmethod
     def open(cls, directory: Path, count: int) -> WorkList:
@@ -92,145 +112,75 @@ class WorkList:
             paths=open_text(directory, "path", count),
             source_index=open_array(directory / "source_index.npy", "int64", (count,)),
             stat=open_array(directory / "stat.npy", "int64", (count, len(STAT_FIELDS))),
-            order=open_array(directory / "order.npy", "int64", (count,)),
+            order=open_array(directory / "order.npy", "int64", (None,)),
         )
 
 
 def make_plan(source: Source, recipe: Recipe) -> Plan:
     """List a source. Raises SourceError when it is empty or contradicts itself, StorageError when it cannot be read."""
-    count = len(source)
-    if count == 0:
+    if len(source) == 0:
         raise SourceError("the source has no samples; nothing to compile")
-    samples = _Samples(source, recipe)
-    for index in range(count):
-        samples.add(source[index])
-    names = sorted(set(samples.splits))
-    number = {name: position for position, name in enumerate(names)}
-    split = np.fromiter((number[name] for name in samples.splits), np.int64, count)
-    by_split = np.argsort(split, kind="stable")
-    starts = np.searchsorted(split[by_split], np.arange(len(names) + 1)).tolist()
-    keys = TextColumn.of(samples.keys).take(by_split)
-    _check_unique(keys)
-    columns, classes = samples.finish(source, recipe)
+    listing = _list(source, recipe)
+    if "label" not in listing.columns:
+        listing = replace(listing, classes=None)
+    names = sorted(listing.splits)
+    rank = {name: position for position, name in enumerate(names)}
+    split = np.array([rank[name] for name in listing.splits], np.int32)[listing.split]
+    by_split = np.arange(len(split), dtype=np.int64)
+    if (split[1:] < split[:-1]).any():
+        by_split = np.argsort(split, kind="stable")
+        listing = _take(listing, by_split)
+    ends = np.cumsum(np.bincount(split, minlength=len(names))).tolist()
+    runs = zip(names, [0, *ends], ends)
     return Plan(
-        keys=keys,
-        paths=TextColumn.of(samples.paths).take(by_split),
+        listing=listing,
         source_index=by_split,
-        stat=np.array(samples.stats, np.int64).reshape(count, len(STAT_FIELDS))[by_split],
-        splits=tuple(Split(name, starts[i], starts[i + 1] - starts[i]) for i, name in enumerate(names)),
-        classes=classes,
-        columns={name: c.take(by_split) if isinstance(c, TextColumn) else c[by_split] for name, c in columns.items()},
-        order=_placement(keys, recipe),
+        splits=tuple(Split(name, start, end - start) for name, start, end in runs if end > start),
+        seed=None if recipe.order == "source" else recipe.seed,
     )
 
 
-def cut_tasks(plan: Plan, total_bytes: int, shard_bytes: int | None) -> np.ndarray:
-    """int64 (tasks + 1,): task t compiles `plan.order[bounds[t]:bounds[t + 1]]`; equal numbers of inputs each."""
+def cut_tasks(num_inputs: int, total_bytes: int, shard_bytes: int | None) -> np.ndarray:
+    """int64 (tasks + 1,): task t compiles `order[bounds[t]:bounds[t + 1]]`; equal numbers of inputs each."""
     if shard_bytes is None:
         shard_bytes = min(max(total_bytes // SHARDS, MIN_SHARD_BYTES), MAX_SHARD_BYTES)
-    tasks = min(max(1, -(-total_bytes // shard_bytes)), len(plan))
-    return np.linspace(0, len(plan), tasks + 1).round().astype(np.int64)
+    tasks = min(max(1, -(-total_bytes // shard_bytes)), num_inputs)
+    return np.linspace(0, num_inputs, tasks + 1).round().astype(np.int64)
 
 
-def _placement(keys: TextColumn, recipe: Recipe) -> np.ndarray:
-    if recipe.order == "source":
-        return np.arange(len(keys), dtype=np.int64)
-    hashes = (xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogateescape"), recipe.seed) for key in keys)
-    return np.argsort(np.fromiter(hashes, np.uint64, len(keys)), kind="stable").astype(np.int64)
+def _list(source: Source, recipe: Recipe) -> Listing:
+    listing = getattr(source, "listing", None)
+    if isinstance(listing, Listing) and recipe.classes in (None, listing.classes):
+        return listing
+    return list_samples(source, recipe)
 
 
-def _check_unique(keys: TextColumn) -> None:
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            raise SourceError(f"two inputs have the key {key!r}; keys must be unique")
-        seen.add(key)
+def _take(listing: Listing, indices: np.ndarray) -> Listing:
+    def take(column: Column) -> Column:
+        return column.take(indices) if isinstance(column, TextColumn) else column[indices]
 
-
-class _Samples:
-    """Collects the columns of a plan, sample by sample."""
-
-    def __init__(self, source: Source, recipe: Recipe) -> None:
-        self.media = source.media
-        self.keys: list[str] = []
-        self.splits: list[str] = []
-        self.paths: list[str] = []
-        self.stats: list[tuple[int, int, int, int]] = []
-        self.columns: dict[str, list[Scalar]] = {}
-        self.missing_is_planned = recipe.missing == "quarantine"
-
-    def add(self, sample: RawSample) -> None:
-        media = sample.parts.get(self.media)
-        if not isinstance(media, Path | bytes):
-            raise SourceError(
-                f"{sample.key}: expected a path or bytes as part {self.media!r}, got {type(media).__name__}"
-            )
-        self.keys.append(sample.key)
-        self.splits.append(sample.split)
-        self.paths.append(str(media) if isinstance(media, Path) else "")
-        self.stats.append(self._stat(media))
-        position = len(self.keys) - 1
-        for name, value in sample.parts.items():
-            if name == self.media:
-                continue
-            if isinstance(value, Path | bytes):
-                raise SourceError(f"{sample.key}: part {name!r} must be a number or text, got {type(value).__name__}")
-            values = self.columns.setdefault(name, [])
-            if len(values) == position:
-                values.append(value)
-        for name, values in self.columns.items():
-            if len(values) != position + 1:
-                raise SourceError(f"{sample.key}: every sample must have the part {name!r}")
-
-    def _stat(self, media: Path | bytes) -> tuple[int, int, int, int]:
-        if isinstance(media, bytes):
-            return len(media), 0, 0, 0
-        try:
-            found = os.stat(media)
-        except (FileNotFoundError, NotADirectoryError):
-            if self.missing_is_planned:
-                return MISSING, 0, 0, 0
-            raise SourceError(f"{media}: no such file") from None
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG and self.missing_is_planned:
-                return MISSING, 0, 0, 0
-            raise storage_error(error, f"cannot read {media}") from None
-        if not stat.S_ISREG(found.st_mode) and self.missing_is_planned:
-            return MISSING, 0, 0, 0
-        if not stat.S_ISREG(found.st_mode):
-            raise SourceError(f"{media}: expected a file, found something else; take it out of the source")
-        return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
-
-    def finish(self, source: Source, recipe: Recipe) -> tuple[dict[str, Column], tuple[str, ...] | None]:
-        columns = {name: _as_column(name, values) for name, values in self.columns.items() if name != "label"}
-        if "label" not in self.columns:
-            return columns, None
-        labels = self.columns["label"]
-        classes = recipe.classes or source.classes
-        names = {value for value in labels if isinstance(value, str)}
-        if classes is None and names:
-            classes = tuple(sorted(names))
-        unknown = sorted(names - set(classes or ()))
-        if unknown:
-            raise RecipeError(f"label {unknown[0]!r} is not among the classes {', '.join((classes or ())[:20])}")
-        number = {name: position for position, name in enumerate(classes or ())}
-        coded = [number[value] if isinstance(value, str) else value for value in labels]
-        if not all(isinstance(value, int) for value in coded):
-            raise SourceError("labels must be class names or integers")
-        return {"label": np.array(coded, np.int64), **columns}, classes
-
-
-def _as_column(name: str, values: list[Any]) -> Column:
-    kinds = {type(value) for value in values}
-    if kinds == {str}:
-        return TextColumn.of(values)
-    if kinds <= {int, bool}:
-        try:
-            return np.array(values, np.int64)
-        except OverflowError:
-            raise SourceError(f"column {name!r}: integers must fit 64 bits") from None
-    if kinds <= {int, float, bool}:
-        return np.array(values, np.float64)
-    raise SourceError(
-        f"column {name!r}: values must be all numbers or all text, got {sorted(k.__name__ for k in kinds)}"
+    keys = listing.keys.take(indices)
+    return replace(
+        listing,
+        keys=keys,
+        locations=keys if listing.locations is listing.keys else listing.locations.take(indices),
+        stat=listing.stat[indices],
+        split=listing.split[indices],
+        columns={name: take(column) for name, column in listing.columns.items()},
     )
+
+
+def _below(root: str, locations: TextColumn) -> TextColumn:
+    """Relative locations made absolute, as os.path.join does."""
+    if not root or not len(locations.data):
+        return locations
+    prefix = np.frombuffer(f"{root.rstrip('/')}/".encode("utf-8", "surrogateescape"), np.uint8)
+    starts, lengths = locations.offsets[:-1], np.diff(locations.offsets)
+    first = locations.data[np.minimum(starts, len(locations.data) - 1)]
+    is_relative = (lengths > 0) & (first != ord("/"))
+    runs = np.stack([is_relative * len(prefix), lengths], axis=1)
+    is_prefix = np.repeat(np.tile([True, False], len(locations)), runs.ravel())
+    data = np.empty(len(is_prefix), np.uint8)
+    data[is_prefix] = np.tile(prefix, int(is_relative.sum()))
+    data[~is_prefix] = locations.data[locations.offsets[0] : locations.offsets[-1]]
+    return TextColumn(np.concatenate([[0], np.cumsum(runs.sum(axis=1))]), data)

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from precompile.errors import StorageError
+from precompile.errors import BusyError, StoppedError, StorageError
 
 _LINE_EVERY_SECONDS = 10.0
 
@@ -24,7 +24,7 @@ class Progress:
     Everything goes to stderr, so that stdout holds results only.
     """
 
-    def __init__(self, total: int, *, quiet: bool = False, log_file: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, total: int = 0, *, quiet: bool = False, log_file: str | os.PathLike[str] | None = None) -> None:
         self._total = total
         self._quiet = quiet
         self._began = self._line_at = time.monotonic()
@@ -34,9 +34,17 @@ class Progress:
                 self._log = Path(log_file).open("a", encoding="utf-8")
             except OSError as error:
                 raise StorageError(f"cannot write the log file {log_file}: {error.strerror}; choose another") from None
-        on_terminal = sys.stderr.isatty() and not quiet
-        self._bar = tqdm(total=total, unit="file", disable=not on_terminal, file=sys.stderr) if on_terminal else None
+        self._bar: tqdm[Any] | None = None
         self._finished = 0
+        if total:
+            self.start(total)
+
+    def start(self, total: int) -> None:
+        """Show how far `total` inputs are, from now on."""
+        self._total = total
+        self._began = self._line_at = time.monotonic()
+        if sys.stderr.isatty() and not self._quiet:
+            self._bar = tqdm(total=total, unit="file", file=sys.stderr)
 
     def __enter__(self) -> Progress:
         return self
@@ -46,10 +54,19 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+        if self._log is not None and error is not None:
+            self._log_end(error)
         if self._log is not None:
-            if error is not None:
-                self.event("error", "stopped", message=str(error))
             self._log.close()
+
+    def _log_end(self, error: BaseException) -> None:
+        """What ends with "run again" is a warning, all else an error."""
+        if isinstance(error, KeyboardInterrupt):
+            self.event("warning", "stopped", message="stopped by a signal; finished shards are kept")
+        elif isinstance(error, BusyError | StoppedError):
+            self.event("warning", "busy" if isinstance(error, BusyError) else "stopped", message=str(error))
+        else:
+            self.event("error", "failed", message=str(error) or type(error).__name__)
 
     def say(self, text: str) -> None:
         """A line for a person, above the bar."""
@@ -60,13 +77,20 @@ class Progress:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def event(self, level: str, event: str, **facts: Any) -> None:
-        """A structured line in the log file: time, level, event, and facts such as task and sample."""
+    def event(
+        self, level: str, event: str, *, task: int | None = None, sample: str | None = None, **facts: Any
+    ) -> None:
+        """A structured line in the log file: time, level, event, task, sample (a key), and other facts."""
         if self._log is None:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        self._log.write(json.dumps({"time": now, "level": level, "event": event, **facts}) + "\n")
-        self._log.flush()
+        line = {"time": now, "level": level, "event": event, "task": task, "sample": sample, **facts}
+        try:
+            self._log.write(json.dumps(line) + "\n")
+            self._log.flush()
+        except OSError as error:  # the build is worth more than its log
+            self._log = None
+            self.say(f"cannot write the log file: {error.strerror}; going on without it")
 
     def finish(self, inputs: int) -> None:
         """Inputs of a finished task."""

@@ -42,6 +42,12 @@ def _names(value: Any) -> Any:
 
 Names = tuple[str, ...]
 
+LISTING_KEYS = frozenset({
+    "source", "splits", "classes", "media", "table", "path_column", "path_format", "label_column", "split_column",
+    "path_prefix", "path_suffix", "missing",
+})  # fmt: skip
+"""Keys that say which files there are and how they are called and labelled; the others make the stored bytes."""
+
 
 class Recipe(BaseModel):
     """All keys that change what is stored. An unknown key is an error; TOML, `--set` and keywords use these names."""
@@ -164,6 +170,13 @@ class Recipe(BaseModel):
         """32 hex digits over all keys; equal digests of equal sources give equal bytes."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def content_digest(self) -> str:
+        """32 hex digits over the keys that change what is stored of one file. Keys at their default do not enter it,
+        so that a key which a later version adds changes nothing."""
+        keys = self.model_dump(mode="json", exclude=set(LISTING_KEYS), exclude_defaults=True)
+        return hashlib.blake2b(json.dumps(keys, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def make_recipe(**keys: Any) -> Recipe:

@@ -9,7 +9,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from precompile.format.index import Column
 from precompile.format.schema import FieldSpec
+from precompile.format.text import TextColumn
 
 Scalar = int | float | str
 Part = Path | bytes | Scalar
@@ -43,6 +45,8 @@ class Source(Protocol):
     Implementations are deterministic (the same order on every run), picklable, and cheap to hold for
     10^8 samples: arrays, not lists of objects. `classes` is the class map when the source knows it
     (labels are then names from it), else None and the sorted set of label names becomes the map.
+    A source that has its inputs as arrays may have an attribute `listing` (a Listing): they are then planned at
+    once, and not asked for one by one. The samples must say the same.
     """
 
     media: str
@@ -54,6 +58,35 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> RawSample: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """The n inputs of a source as arrays, in the source's order: all that its samples say, and what lies on disk."""
+
+    keys: TextColumn
+    """Unique: the source has seen to that."""
+    locations: TextColumn
+    """Paths, absolute or relative to `root`; empty for an input that is not a file. May be `keys` itself."""
+    root: str
+    """An absolute path; empty when all locations are."""
+    stat: np.ndarray
+    """int64 (n, 4): STAT_FIELDS of each input when it was listed."""
+    splits: tuple[str, ...]
+    """Names of the splits, each once."""
+    split: np.ndarray
+    """int32 (n,): index into `splits`."""
+    classes: tuple[str, ...] | None
+    """Names of the classes; None when labels are integers. Without labels it says nothing."""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """int64 or float64 (n,), or n strings. `label`: index into `classes`, or an integer class; -1 is none."""
+
+    def __post_init__(self) -> None:
+        columns = [self.locations, self.stat, self.split, *self.columns.values()]
+        assert all(len(column) == len(self) for column in columns), "columns of a listing have one length"
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 @runtime_checkable

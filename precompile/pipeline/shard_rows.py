@@ -10,7 +10,7 @@ from precompile.format.index import Column
 from precompile.format.manifest import Shard
 from precompile.format.schema import Schema
 from precompile.format.text import TextColumn
-from precompile.pipeline.compile_sample import CompiledSample
+from precompile.pipeline.compile_input import Encoded
 from precompile.pipeline.journal import Receipt
 from precompile.pipeline.quarantine import Quarantined
 from precompile.pipeline.sample import Scalar
@@ -21,6 +21,8 @@ class ShardRows:
 
     def __init__(self, schema: Schema) -> None:
         self.samples: list[int] = []
+        self.same: list[tuple[int, int]] = []
+        self.copied = 0
         self._lengths: list[int] = []
         self._crcs: list[int] = []
         self._xxh3: list[int] = []
@@ -28,14 +30,14 @@ class ShardRows:
         self._shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._axes}
         self._columns: dict[str, list[Scalar]] = {}
 
-    def add(self, sample: int, compiled: CompiledSample, stored: np.ndarray, content: int) -> None:
+    def add(self, sample: int, encoded: Encoded) -> None:
         self.samples.append(sample)
-        self._lengths.append(len(stored))
-        self._crcs.append(zlib.crc32(stored.data))
-        self._xxh3.append(content)
-        for name, array in compiled.arrays.items():
-            self._shapes[name].append(array.shape)
-        for name, value in compiled.columns.items():
+        self._lengths.append(len(encoded.record))
+        self._crcs.append(zlib.crc32(encoded.record.data))
+        self._xxh3.append(encoded.xxh3)
+        for name, shape in encoded.shapes.items():
+            self._shapes[name].append(shape)
+        for name, value in encoded.columns.items():
             self._columns.setdefault(name, []).append(value)
 
     def receipt(
@@ -56,6 +58,8 @@ class ShardRows:
             },
             columns={name: _column(values) for name, values in self._columns.items()},
             quarantined=tuple(failed),
+            same=np.array(self.same, np.int64).reshape(len(self.same), 2),
+            copied=self.copied,
             seconds=seconds,
         )
 

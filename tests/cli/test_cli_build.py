@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from builds import assert_matches, build, cli, unchanged
+from builds import assert_matches, build, cli, save_image, unchanged
 
 import precompile
 from precompile import machine
@@ -69,14 +69,39 @@ def test_failures_are_named_up_to_a_limit(raw: Path, out: Path) -> None:
 
 def test_dry_run(raw: Path, out: Path) -> None:
     (raw / "c0" / "notes.txt").write_text("")
+    (raw / "c0" / "broken.png").write_bytes(b"")
     with unchanged(raw.parent):
         done = build(raw, out, "--dry-run")
-        assert (done.code, done.out) == (
-            0, "12 inputs would be compiled, 1 files are left out; nothing was written\n",
-        )  # fmt: skip
-        done = build(raw, out, "--dry-run", "--json")
-        assert (done.code, list(done.json), done.json["planned"]) == (0, KEYS, 12)
+        told = build(raw, out, "--dry-run", "--json")
     assert not out.exists()
+    assert (done.code, told.code, told.err) == (0, 0, "")
+    assert_matches(
+        r"^13 of 13 inputs would be compiled; 1 left out\n"
+        r"bytes   0\.0 MB \(0\.0 to 0\.1\) in 1 shard, and 0\.0 MB for plan and receipts; [\d,]+ MB are free\n"
+        r"time    \d+ s \(\d+ to \d+\), without listing the source\n"
+        r"by 13 inputs compiled as a sample, of which 1 failed; nothing was written\n$", done.out,
+    )  # fmt: skip
+    assert (list(told.json), told.json["planned"]) == ([*KEYS, "forecast"], 13)
+    forecast = told.json["forecast"]
+    assert {name: forecast[name] for name in ("inputs", "sampled", "failed", "shards")} == {
+        "inputs": 13, "sampled": 13, "failed": 1, "shards": 1,
+    }  # fmt: skip
+    for name in ("bytes", "seconds"):
+        assert 0 < forecast[name]["low"] <= forecast[name]["expected"] <= forecast[name]["high"]
+    assert forecast["temporary_bytes"] > 0
+    assert forecast["free_bytes"] > 0
+
+
+def test_dry_run_of_what_is_partly_done(raw: Path, out: Path) -> None:
+    build(raw, out)
+    with unchanged(out):
+        done = build(raw, out, "--dry-run")
+        assert (done.code, done.out) == (0, "nothing to do: 12 samples are up to date, 0 in quarantine\n")
+        assert list(build(raw, out, "--dry-run", "--json").json) == KEYS
+    save_image(raw / "c0" / "new.png", 99)
+    with unchanged(out):
+        told = build(raw, out, "--dry-run", "--json").json
+    assert (told["planned"], told["reused"], told["forecast"]["inputs"]) == (13, 12, 1)
 
 
 def test_options_of_the_recipe(raw: Path, out: Path) -> None:

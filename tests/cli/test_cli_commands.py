@@ -60,7 +60,7 @@ def test_info_and_its_generations(tmp_path: Path, make_photos):
 def test_verify_as_text_and_as_json(compiled_photos: Path, tmp_path: Path):
     assert cli("verify", compiled_photos, "--full").out.endswith("all checksums checked: no findings\n")
     facts = cli("verify", compiled_photos, "--against-source", "all", "--json").json
-    assert facts == {"ok": True, "findings": [], "compared": 24}
+    assert facts == {"ok": True, "findings": [], "repaired": [], "compared": 24}
     assert (
         "--against-source must be a number of at least 1, or all, got '0'"
         in cli("verify", compiled_photos, "--against-source", "0").error

@@ -16,7 +16,8 @@ from builds import MAIN, REPOSITORY, Outcome, assert_matches, build, cli, quaran
 import precompile
 from precompile import machine
 from precompile.pipeline import compile_plan
-from precompile.pipeline.output import locked, prepare
+from precompile.pipeline.lock import locked
+from precompile.pipeline.output import prepare
 
 
 def make_missing(home: Path) -> tuple[Path, Path, str]:
@@ -277,7 +278,7 @@ def damage_missing(out: Path) -> str:
 
 def damage_index(out: Path) -> str:
     (out / "generations" / "000001" / "record.npy").write_bytes(b"junk")
-    return r"record\.npy: .*(damaged|expected \d+ bytes, found 4)"
+    return r"record\.npy: .*(not an \.npy file|expected \d+ bytes, found 4)"
 
 
 def damage_manifest(out: Path) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,9 @@ def make(**values: Any) -> Manifest:
 
 @given(
     schemas(),
-    st.lists(st.tuples(st.text(max_size=5), st.integers(0, 2**40)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.text(max_size=5), st.integers(0, 2**40)), min_size=1, max_size=4, unique_by=lambda run: run[0]
+    ),
     st.none() | st.lists(st.text(max_size=5), max_size=4).map(tuple),
 )
 def test_json_round_trip(schema: Schema, runs: list[tuple[str, int]], classes: tuple[str, ...] | None) -> None:
@@ -88,9 +91,16 @@ SHARD = {"file": FILE, "bytes": 1, "records": 1, "xxh3": "", "versions": {}}
         ({"shards": [{**SHARD, "bytes": 0}]}, "must have at least 1 byte"),
         ({"shards": [{**SHARD, "bytes": -1}]}, "shard bytes must be an integer"),
         ({"shards": [{"file": FILE}]}, "missing"),
+        ({"shards": [{**SHARD, "versions": ""}]}, f"versions of shard {FILE} must be texts by name, got ''"),
+        ({"shards": [{**SHARD, "versions": {"numpy": 2}}]}, "must be texts by name"),
         ({"index": {"../x.npy": {"bytes": 1, "xxh3": ""}}}, r"an index file must match .*, got '../x.npy'"),
         ({"index": {"record.npy": {"bytes": "1", "xxh3": ""}}}, "index file bytes must be an integer"),
+        ({"splits": [{"name": "a", "start": 0, "count": 4}, {"name": "a", "start": 4, "count": 1}]}, "must be unique"),
+        ({"splits": [{"name": "\ud800", "start": 0, "count": 5}]}, r"expected text that UTF-8 can hold, got '.ud800'"),
         ({"classes": [1, 2]}, "classes must be a list of strings or null"),
+        ({"classes": "cat"}, "classes must be a list of strings or null"),
+        ({"classes": ["\ud800"]}, r"expected text that UTF-8 can hold, got '.ud800'"),
+        ({"store": "\ud800"}, r"expected text that UTF-8 can hold, got '.ud800'"),
         ({"schema": []}, "a schema needs at least one array field"),
         ({"schema": {"image": 1}}, "a schema must be a list of fields, got dict"),
     ],
@@ -125,6 +135,10 @@ def test_unknown_keys_are_for_later_versions() -> None:
     assert parse_manifest(change(shards=shards), WHERE) == make()
 
 
+def test_names_of_classes_from_files_whose_names_are_not_utf8() -> None:
+    assert parse_manifest(make(classes=("caf\udce9",)).to_json(), WHERE).classes == ("caf\udce9",)
+
+
 def test_splits_by_name() -> None:
     assert make().split("val") == Split("val", 4, 1)
     with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
@@ -137,3 +151,11 @@ def test_no_dataset(tmp_path: Path, prepare: Callable[[Path], object]) -> None:
     prepare(root)
     with pytest.raises(DatasetNotFoundError, match=r"flowers: no compiled dataset here \(no manifest.json\)"):
         read_manifest(root / "manifest.json")
+
+
+def test_a_manifest_of_a_terabyte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(FormatError, match=rf"manifest.json: expected at most \d+ bytes, found {1 << 40}"):
+        read_manifest(path)

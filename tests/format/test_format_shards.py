@@ -140,9 +140,19 @@ def test_a_file_that_is_not_as_expected_is_named(files: Files, damage: str, one_
     elif damage != "missing":
         new = {"truncated": content[:-1], "empty": b"", "extended": content + b"\0", "swapped": paths[0].read_bytes()}
         paths[1].write_bytes(new[damage])
-    expected = "the shard is missing" if damage == "missing" else rf"expected {sizes[1]} bytes, found \d+"
+    expected = {"missing": "the shard is missing", "folder": "expected a file, found a folder or a device"}.get(
+        damage, rf"expected {sizes[1]} bytes, found \d+"
+    )
     with pytest.raises(FormatError, match=f"1.flat: {expected}"):
         ShardMap(paths, sizes, one_range=one_range)
+
+
+def test_sizes_that_add_up_to_nothing(files: Files) -> None:
+    """Their sum wraps round in 64 bits: a range of that size would not hold the first shard."""
+    paths, sizes = files(5)
+    os.truncate(paths[0], 8 << 20)
+    with pytest.raises(FormatError, match=rf"1.flat: expected {1 << 62} bytes, found {sizes[1]}"):
+        ShardMap(paths, [8 << 20, 1 << 62, 1 << 62, 1 << 62, (1 << 62) - (8 << 20)])
 
 
 @pytest.mark.parametrize("one_range", [True, False])

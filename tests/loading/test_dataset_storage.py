@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +119,6 @@ def test_what_build_wrote_reads_alike(
     for index in range(24):
         assert torch.equal(dataset[index]["image"], reference[index]["image"])
         assert dataset[index]["label"] == reference[index]["label"]
-
-
-@pytest.fixture
-def read_only(compiled_photos: Path) -> Iterator[Path]:
-    """A copy of a dataset in which nobody may write, in a folder that everybody may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="precompile-tests-"))
-    folder.chmod(0o755)
-    root = shutil.copytree(compiled_photos, folder / "photos.pc")
-    everything = [root, *root.rglob("*")]
-    for path in everything:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    yield root
-    for path in everything:
-        path.chmod(0o755)
-    shutil.rmtree(folder)
 
 
 def test_a_read_only_directory(read_only: Path, compiled_photos: Path) -> None:

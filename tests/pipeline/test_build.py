@@ -321,10 +321,10 @@ def test_nothing_is_committed_when_every_input_fails(tmp_path: Path) -> None:
 
 
 def test_shards_of_which_every_input_fails(raw: Path, tmp_path: Path) -> None:
-    """Their receipts hold no record, and are read again by the next run."""
+    """Their receipts hold no record, and are read again by the next run, also of a --rebuild."""
     for number in range(6):
         (raw / "c0" / f"broken{number}.png").write_bytes(b"broken")
-    keys = {"order": "source", "shard_size": 1}
+    keys = {"order": "source", "shard_size": 1, "rebuild": True}
     summary = build(raw, tmp_path / "out", **keys)
     assert (summary.planned, summary.compiled, summary.quarantined) == (18, 12, 6)
     for path in sorted(raw.rglob("[01]*.png"))[:3]:
@@ -333,7 +333,7 @@ def test_shards_of_which_every_input_fails(raw: Path, tmp_path: Path) -> None:
         build(raw, tmp_path / "out", **keys)
     resumed = build(raw, tmp_path / "out", **keys, allow_shrink=True, log_file=tmp_path / "log")
     assert (resumed.planned, resumed.compiled, resumed.quarantined) == (15, 9, 6)
-    assert events(tmp_path / "log")[0]["resumed"] == 15
+    assert [event["resumed"] for event in events(tmp_path / "log") if event["event"] == "started"] == [15]
 
 
 def test_a_shrunken_source_needs_leave(raw: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_shrunken_source_needs_leave(raw: Path, tmp_path: Path) -> None:
     ):
         build(raw, tmp_path / "out")
     assert len(precompile.CompiledDataset(tmp_path / "out")) == 11
-    assert build(raw, tmp_path / "out", allow_shrink=True).compiled == 9
+    assert build(raw, tmp_path / "out", allow_shrink=True).reused == 9
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])])
@@ -407,5 +407,5 @@ def test_a_source_that_is_gone_leaves_the_dataset(raw: Path, tmp_path: Path) -> 
 
 def test_summary_names_match_the_command_line() -> None:
     assert {field.name for field in fields(Summary)} - set(Summary(*[0] * 7, "", 0).to_json()) == {
-        "failures", "exit_code",
+        "failures", "exit_code", "forecast",
     }  # fmt: skip

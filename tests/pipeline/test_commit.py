@@ -13,10 +13,11 @@ from precompile.errors import BuildFailedError, FormatError
 from precompile.format.generation import list_generations
 from precompile.format.schema import FieldSpec
 from precompile.pipeline import commit
-from precompile.pipeline.commit import GenerationWriter, prune
+from precompile.pipeline.generation_writer import GenerationWriter
 from precompile.pipeline.journal import Receipt, load_receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.plan import Plan
+from precompile.pipeline.prune import prune
 
 FIELDS = (FieldSpec("image", "uint8", (3, None, None)),)
 
@@ -34,7 +35,7 @@ def stages(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     (raw / "c0" / "broken.png").write_bytes(b"broken")
     caught: list[tuple[Plan, list[Receipt]]] = []
 
-    def stop(plan: Plan, receipts: list[Receipt], fields: object) -> None:
+    def stop(plan: Plan, receipts: list[Receipt], fields: object, reuse: object) -> None:
         caught.append((plan, receipts))
         raise KeyboardInterrupt
 
@@ -73,7 +74,7 @@ def test_fingerprint_does_not_depend_on_the_order_of_receipts(stages: tuple[Plan
 
 def test_a_missing_receipt_fails_the_build(stages: tuple[Plan, list[Receipt]]) -> None:
     plan, receipts = stages
-    with pytest.raises(BuildFailedError, match=r"^planned 9 inputs, but \d compiled and \d quarantined do not add up"):
+    with pytest.raises(BuildFailedError, match=r"^planned 9 inputs, but \d compiled or reused and \d quarantined do"):
         GenerationWriter(plan, receipts[1:], FIELDS)
 
 
@@ -89,10 +90,9 @@ def test_what_reads_back_differently_is_not_committed(
 ) -> None:
     out = tmp_path / "out"
     precompile.build(raw, out, workers=1, quiet=True)
-    real = commit.GenerationWriter
 
-    def forged(plan: Plan, receipts: list[Receipt], fields: tuple[FieldSpec, ...]) -> GenerationWriter:
-        return real(plan, [replace(receipt, crc32=change(receipt.crc32)) for receipt in receipts], fields)
+    def forged(plan: Plan, receipts: list[Receipt], fields: tuple[FieldSpec, ...], reuse: object) -> GenerationWriter:
+        return GenerationWriter(plan, [replace(receipt, crc32=change(receipt.crc32)) for receipt in receipts], fields)
 
     monkeypatch.setattr("precompile.pipeline.build.GenerationWriter", forged)
     with (

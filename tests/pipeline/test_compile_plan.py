@@ -63,7 +63,7 @@ def test_a_build_says_why_it_compiles_again(tmp_path, make_photos, capsys):
     dry = precompile.build(raw, out, size=16, workers=1, dry_run=True)
     assert (dry.planned, dry.reused) == (6, 0)
     precompile.build(raw, out, size=16, workers=1)
-    assert "files were added, removed, renamed or touched: compiling" in capsys.readouterr().err
+    assert "0 inputs unchanged; 6 new, changed or touched (4 of known name and size)" in capsys.readouterr().err
     dry = precompile.build(raw, out, size=16, workers=1, dry_run=True)
     assert (dry.planned, dry.reused, dry.generation) == (6, 6, 3)
 

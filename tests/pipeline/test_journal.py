@@ -26,6 +26,8 @@ def receipt(task: int, records: int) -> Receipt:
         shapes={"spectrogram": np.arange(records * 2).reshape(records, 2)},
         columns={"duration_seconds": np.arange(records) / 3, "text": TextColumn.of("é" * n for n in range(records))},
         quarantined=((records, ROW),),
+        same=np.array([[records + 1, 3], [records + 2, -1]]),
+        copied=records // 2,
         seconds=1.5,
     )
 
@@ -37,7 +39,8 @@ def test_a_receipt_survives_the_disk(tmp_path: Path, records: int) -> None:
     loaded = load_receipt(tmp_path, 7)
     assert loaded is not None
     assert (loaded.task, loaded.shard, loaded.quarantined, loaded.seconds) == (7, saved.shard, ((records, ROW),), 1.5)
-    for name in ("samples", "offset", "length", "crc32", "xxh3"):
+    assert (loaded.copied, loaded.inputs) == (records // 2, records + 3)
+    for name in ("samples", "offset", "length", "crc32", "xxh3", "same"):
         array = getattr(loaded, name)
         assert array.dtype == getattr(saved, name).dtype
         np.testing.assert_array_equal(array, getattr(saved, name))

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import json
-import os
-import socket
 from pathlib import Path
 
-import filelock
 import pytest
 from builds import unchanged
 
 from precompile import machine
-from precompile.errors import BusyError, ForeignDirectoryError, NoRoomError, RecipeError
+from precompile.errors import ForeignDirectoryError, NoRoomError, RecipeError
 from precompile.pipeline.layout import BuildDirs
-from precompile.pipeline.output import check_apart, check_room, current_manifest, locked, prepare
+from precompile.pipeline.lock import locked
+from precompile.pipeline.output import check_apart, check_room, current_manifest, prepare
 
 
 @pytest.mark.parametrize(
@@ -82,32 +79,6 @@ def test_store_tmpfs_needs_a_tmpfs(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"store=tmpfs needs OUT on a tmpfs such as /dev/shm, found .*; choose"):
         prepare(tmp_path / "out", "tmpfs")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_held_output_names_its_holder(tmp_path: Path) -> None:
-    dirs = prepare(tmp_path / "out", "flat")
-    host = socket.gethostname()
-    message = rf"out: another build \(pid {os.getpid()} on {host}, since \d{{4}}-.*\) is writing here; run again"
-    with locked(dirs), pytest.raises(BusyError, match=message):
-        locked(dirs).__enter__()
-
-
-@pytest.mark.parametrize("owner", [None, "", "[]", "{}"])
-def test_a_holder_that_left_no_name(tmp_path: Path, owner: str | None) -> None:
-    dirs = prepare(tmp_path / "out", "flat")
-    dirs.work.mkdir()
-    if owner is not None:
-        dirs.owner.write_text(owner)
-    with filelock.FileLock(dirs.lock), pytest.raises(BusyError, match="out: another build is writing here"):
-        locked(dirs).__enter__()
-
-
-def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
-    dirs = prepare(tmp_path / "out", "flat")
-    with pytest.raises(ZeroDivisionError), locked(dirs):
-        raise ZeroDivisionError
-    with locked(dirs):
-        assert json.loads(dirs.owner.read_text())["pid"] == os.getpid()
 
 
 def test_room_is_refused_with_need_and_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precompile.errors import RecipeError, SourceError
+from precompile.format.index import save_column
 from precompile.format.text import TextColumn
-from precompile.pipeline.plan import MAX_SHARD_BYTES, MIN_SHARD_BYTES, MISSING, Plan, WorkList, cut_tasks, make_plan
+from precompile.pipeline.plan import (
+    MAX_SHARD_BYTES,
+    MIN_SHARD_BYTES,
+    MISSING,
+    STAT_FIELDS,
+    Plan,
+    WorkList,
+    cut_tasks,
+    make_plan,
+)
 from precompile.pipeline.recipe import make_recipe
 from precompile.pipeline.sample import RawSample
 
@@ -55,6 +65,8 @@ def test_splits_stand_one_after_another_in_source_order(many: list[RawSample]) -
     assert [many[index].key for index in plan.source_index] == expected
     assert plan.classes == ("c0", "c1", "c2", "c3")
     np.testing.assert_array_equal(plan.columns["label"], [int(key) % 4 for key in expected])
+    assert list(plan.paths) == [""] * 60
+    assert (plan.stat == plan.stat[0]).all()
 
 
 @pytest.mark.parametrize("order", ["shuffled", "source"])
@@ -78,33 +90,63 @@ def test_placement_depends_on_key_and_seed_only(many: list[RawSample]) -> None:
 def test_a_worker_sees_the_saved_plan(many: list[RawSample], tmp_path: Path) -> None:
     plan = plan_of(*many)
     plan.save(tmp_path)
+    save_column(tmp_path, "order", plan.order[:7])
     work = WorkList.open(tmp_path, len(plan))
     assert list(work.keys) == list(plan.keys)
-    for name in ("source_index", "stat", "order"):
-        np.testing.assert_array_equal(getattr(work, name), getattr(plan, name))
+    assert list(work.paths) == list(plan.paths)
+    np.testing.assert_array_equal(work.source_index, plan.source_index)
+    np.testing.assert_array_equal(work.stat, plan.stat)
+    np.testing.assert_array_equal(work.order, plan.order[:7])
 
 
 def test_digest_changes_with_what_is_planned(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(b"abc")
-    base = sample("a", image=file, label="x", text="t")
+    base = sample("a", label="x", text="t", weight=0)
     digests = [
-        plan_of(given).digest
+        plan_of(*given).digest
         for given in (
-            base,
-            replace(base, key="b"),
-            replace(base, split="train"),
-            replace(base, parts={**base.parts, "text": "u"}),
-            replace(base, parts={**base.parts, "label": "y"}),
+            [base],
+            [replace(base, key="b")],
+            [replace(base, split="train")],
+            [replace(base, parts={**base.parts, "text": "u"})],
+            [replace(base, parts={**base.parts, "label": "y"})],
+            [replace(base, parts={**base.parts, "label": 0})],
+            [replace(base, parts={**base.parts, "weight": 0.0})],
+            [replace(base, parts={**base.parts, "more": 0})],
+            [replace(base, parts={"image": b"data", "label": "x", "text": "t", "width": 0})],
+            [replace(base, parts={**base.parts, "image": b"atad"})],
+            [base, replace(base, key="b")],
+            [replace(base, key="b"), base],
         )
     ]
     assert plan_of(base).digest == digests[0]
-    os.utime(file, ns=(1, 1))
-    digests.append(plan_of(base).digest)
-    file.write_bytes(b"abcd")
-    os.utime(file, ns=(1, 1))
-    digests.append(plan_of(base).digest)
     assert len(set(digests)) == len(digests)
+
+
+@pytest.mark.parametrize("field", STAT_FIELDS)
+def test_digest_changes_with_each_field_of_the_stat(many: list[RawSample], field: str) -> None:
+    plan = plan_of(*many)
+    stat = plan.stat.copy()
+    stat[-1, STAT_FIELDS.index(field)] += 1
+    assert replace(plan, listing=replace(plan.listing, stat=stat)).digest != plan.digest
+    assert replace(plan, listing=replace(plan.listing, stat=plan.stat.copy())).digest == plan.digest
+
+
+def test_a_file_rewritten_with_its_old_size_and_time_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"abc")
+    before, digest = file.stat(), plan_of(sample("a", image=file)).digest
+    assert plan_of(sample("a", image=file)).digest == digest
+    while file.stat().st_ctime_ns == before.st_ctime_ns:  # until the clock of the file system ticks
+        file.write_bytes(b"xyz")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert plan_of(sample("a", image=file)).digest != digest
+
+
+def test_the_digest_does_not_tell_how_inputs_are_placed(many: list[RawSample]) -> None:
+    digests = {plan_of(*many, **keys).digest for keys in ({}, {"seed": 1}, {"order": "source"})}
+    assert len(digests) == 1
 
 
 def test_columns_have_types() -> None:
@@ -168,17 +210,9 @@ def test_only_files_are_planned(tmp_path: Path) -> None:
         plan_of(sample("a", image=tmp_path / "pipe.jpg"))
 
 
-@pytest.fixture(scope="module")
-def plan_with() -> Callable[[int], Plan]:
-    base = plan_of(sample("a"))
-    return lambda count: replace(base, keys=TextColumn.of(map(str, range(count))))
-
-
 @given(st.integers(1, 300), st.integers(0, 10**12), st.none() | st.integers(1, 10**12))
-def test_tasks_cover_all_inputs_evenly(
-    plan_with: Callable[[int], Plan], count: int, total: int, shard: int | None
-) -> None:
-    bounds = cut_tasks(plan_with(count), total, shard)
+def test_tasks_cover_all_inputs_evenly(count: int, total: int, shard: int | None) -> None:
+    bounds = cut_tasks(count, total, shard)
     sizes = np.diff(bounds)
     assert (bounds[0], bounds[-1]) == (0, count)
     assert sizes.min() >= 1
@@ -198,5 +232,5 @@ def test_tasks_cover_all_inputs_evenly(
         (1000, 1, 200),
     ],
 )
-def test_how_many_shards(plan_with: Callable[[int], Plan], total: int, shard: int | None, tasks: int) -> None:
-    assert len(cut_tasks(plan_with(200), total, shard)) - 1 == tasks
+def test_how_many_shards(total: int, shard: int | None, tasks: int) -> None:
+    assert len(cut_tasks(200, total, shard)) - 1 == tasks

@@ -12,6 +12,9 @@ import sys
 import termios
 from pathlib import Path
 
+import pytest
+
+from precompile.errors import BusyError, StoppedError
 from precompile.pipeline import progress as module
 from precompile.pipeline.progress import Progress
 
@@ -40,8 +43,28 @@ def test_log_file_lines_are_json_and_errors_are_in_it(tmp_path):
     progress.event("info", "shard finished", task=0)
     progress.__exit__(ValueError, ValueError("oh"), None)
     first, second = (json.loads(line) for line in Path(log).read_text().splitlines())
-    assert (first["level"], first["event"], first["task"]) == ("info", "shard finished", 0)
-    assert (second["level"], second["message"]) == ("error", "oh")
+    assert (first["level"], first["event"], first["task"], first["sample"]) == ("info", "shard finished", 0, None)
+    assert (second["level"], second["event"], second["message"]) == ("error", "failed", "oh")
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [(StoppedError("later"), "stopped"), (BusyError("held"), "busy"), (KeyboardInterrupt(), "stopped")],
+)
+def test_what_ends_with_run_again_is_a_warning_in_the_log(tmp_path, error, event):
+    log = tmp_path / "build.log"
+    with pytest.raises(type(error)), Progress(3, quiet=True, log_file=log):
+        raise error
+    line = json.loads(log.read_text())
+    assert (line["level"], line["event"]) == ("warning", event)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_build_outlives_its_log(capsys):
+    with Progress(3, log_file="/dev/full") as progress:
+        progress.event("info", "one")
+        progress.event("info", "two")
+    assert capsys.readouterr().err == "cannot write the log file: No space left on device; going on without it\n"
 
 
 def test_bar_counts_inputs_on_a_terminal():

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 NO_SAMPLE = -1
-_SAMPLE, _BEGAN_NS, _DONE = range(3)
+SUFFIX = ".heartbeat"
+_NUM_BYTES = 32
+_SAMPLE, _BEGAN_NS, _DONE, _XXH3 = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Pulse:
     """How long it has been on that sample."""
     done: int
     """Inputs it has finished so far, in all tasks."""
+    xxh3: str
+    """XXH3-64 of the bytes of that sample's file, 16 hex digits; empty while they are not read."""
 
 
 class HeartbeatFile:
@@ -30,18 +34,50 @@ class HeartbeatFile:
 
     def __init__(self, path: Path, *, create: bool) -> None:
         if create:
-            path.write_bytes(np.array([NO_SAMPLE, 0, 0], "<i8").tobytes())
+            path.write_bytes(np.array([NO_SAMPLE, 0, 0, 0], "<i8").tobytes())
         with path.open("r+b") as file:
-            self._values = np.frombuffer(mmap.mmap(file.fileno(), 24), "<i8")
+            self._values = np.frombuffer(mmap.mmap(file.fileno(), _NUM_BYTES), "<i8")
 
     def begin(self, sample: int) -> None:
         self._values[_BEGAN_NS] = time.monotonic_ns()
+        self._values[_XXH3] = 0
         self._values[_SAMPLE] = sample
+
+    def loaded(self, xxh3: int) -> None:
+        self._values.view("<u8")[_XXH3] = xxh3
 
     def end(self) -> None:
         self._values[_SAMPLE] = NO_SAMPLE
         self._values[_DONE] += 1
 
     def read(self) -> Pulse:
-        sample, began_ns, done = self._values.tolist()
-        return Pulse(sample, (time.monotonic_ns() - began_ns) / 1e9, done)
+        began_ns = int(self._values[_BEGAN_NS])
+        return _pulse(self._values, (time.monotonic_ns() - began_ns) / 1e9)
+
+
+def read_left(directory: Path) -> list[Pulse]:
+    """What the workers of a run that was killed outright were on; their `seconds` are 0, as that clock is gone.
+
+    Workers between samples are left out, and so are damaged files. The numbers of the samples are not checked.
+    """
+    pulses = []
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        values = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
+        if len(data) == _NUM_BYTES and values[_SAMPLE] > NO_SAMPLE and values[_DONE] >= 0:
+            pulses.append(_pulse(values, 0.0))
+    return pulses
+
+
+def remove_left(directory: Path) -> None:
+    """Remove all heartbeats, for there is nothing to tell the next run."""
+    for path in directory.glob(f"*{SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def _pulse(values: np.ndarray, seconds: float) -> Pulse:
+    xxh3 = int(values.view("<u8")[_XXH3])
+    return Pulse(int(values[_SAMPLE]), seconds, int(values[_DONE]), f"{xxh3:016x}" if xxh3 else "")

@@ -13,11 +13,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from precompile.pipeline.compile_shard import Job, Task
-from precompile.pipeline.executors.heartbeat import HeartbeatFile, Pulse
+from precompile.pipeline.executors.heartbeat import SUFFIX, HeartbeatFile, Pulse
 from precompile.pipeline.executors.worker import THREAD_ENVIRONMENT, Start
 
-_GOODBYE_SECONDS = 5.0
+_REAP_SECONDS = 5.0
+"""A process that was killed ends later only if it hangs in the kernel, and then it ends when that lets go of it."""
 _MAIN = "from precompile.pipeline.executors.worker import main; main({descriptor}, {parent})"
 
 
@@ -30,80 +33,92 @@ class WorkerProcess:
     def __init__(self, directory: Path, number: int, job: Job) -> None:
         self.task: Task | None = None
         self.finishing: dict[int, Task] = {}
-        self.done_before = 0
-        self.heard_at = time.monotonic()
-        self.log = directory / f"{number:04d}.log"
-        heartbeat = directory / f"{number:04d}.heartbeat"
-        self._heartbeat = HeartbeatFile(heartbeat, create=True)
+        self._done_before = 0
+        self._heard_at = time.monotonic()
+        self._log = directory / f"{number:04d}.log"
+        self._heartbeat_path = directory / f"{number:04d}{SUFFIX}"
+        self._heartbeat = HeartbeatFile(self._heartbeat_path, create=True)
         ours, theirs = socket.socketpair()
-        descriptor = theirs.fileno()
-        with self.log.open("wb") as log, theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN.format(descriptor=descriptor, parent=os.getpid())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-                pass_fds=(descriptor,), env=_environment(),
-            )  # fmt: skip
         self.connection = Connection(ours.detach())
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send(Start(job, heartbeat))
+        try:
+            with theirs:
+                self._process = _spawn(theirs.fileno(), self._log)
+            self._memory = psutil.Process(self._process.pid)
+            self.send(Start(job, self._heartbeat_path))
+        except BaseException:
+            self.connection.close()  # which ends the process, if there is one already
+            raise
 
     @property
     def is_busy(self) -> bool:
         return self.task is not None or bool(self.finishing)
 
-    def unfinished_tasks(self) -> list[Task]:
-        """What is lost when the process ends now."""
-        return [*self.finishing.values(), *([] if self.task is None else [self.task])]
-
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    def begin(self, task: Task) -> None:
+        self.task = task
+        self._done_before = self.pulse().done
+        self.send(task)
+
     def send(self, message: Any) -> None:
-        self.heard_at = time.monotonic()
+        self._heard_at = time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when we wait for it
             self.connection.send(message)
 
     def receive(self) -> Any:
         """Its next message. Raises EOFError or ConnectionResetError when it has died."""
         message = self.connection.recv()
-        self.heard_at = time.monotonic()
+        self._heard_at = time.monotonic()
         return message
 
     def silent_seconds(self) -> float:
         """Since its last message, or since it began its last sample."""
-        return min(time.monotonic() - self.heard_at, self.pulse().seconds)
+        return min(time.monotonic() - self._heard_at, self.pulse().seconds)
 
     def pulse(self) -> Pulse:
         return self._heartbeat.read()
 
-    def finish(self) -> None:
-        """Let an idle process end by itself, and reap it."""
-        self.connection.close()
+    def private_bytes(self) -> int:
+        """Its resident memory without what is mapped from files, such as shards; 0 when it has ended."""
         try:
-            self._process.wait(_GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.stop()
+            memory = self._memory.memory_info()
+        except psutil.Error:
+            return 0
+        return int(memory.rss - getattr(memory, "shared", 0))
+
+    def inputs_done(self) -> int:
+        """Inputs of its tasks that have no receipt yet."""
+        compiled = sum(task.stop - task.start for task in self.finishing.values())
+        return compiled + (0 if self.task is None else self.pulse().done - self._done_before)
+
+    def dismiss(self) -> None:
+        """Let an idle process end by itself."""
+        self.connection.close()
 
     def kill(self) -> None:
         """End the process at once; it is still to be reaped."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
+
+    def wait(self, seconds: float) -> None:
+        """Reap the process, if it ends within `seconds`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
 
     def stop(self) -> None:
-        """End the process at once and reap it."""
+        """End the process at once, and take its heartbeat away: a file that is left tells of a run that was killed."""
         self.kill()
-        self._process.wait()
         self.connection.close()
+        self._heartbeat_path.unlink(missing_ok=True)
+        self.wait(_REAP_SECONDS)
 
     def how_it_died(self) -> str:
         """Reap a process whose socket closed, and say what ended it, such as `SIGSEGV` or `exit status 1`."""
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        self.connection.close()
+            return "closed its socket"
         if code >= 0:
             return f"exit status {code}"
         try:
@@ -113,8 +128,17 @@ class WorkerProcess:
 
     def last_words(self) -> str:
         """The last line of its error output."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
+
+
+def _spawn(descriptor: int, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _MAIN.format(descriptor=descriptor, parent=os.getpid())],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+            pass_fds=(descriptor,), env=_environment(),
+        )  # fmt: skip
 
 
 def _environment() -> dict[str, str]:

@@ -6,6 +6,7 @@ by importing the user's script again, so that a build runs from a script without
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from precompile.pipeline.compile_shard import Job, ShardCompiler, Unfinished
 
 _PR_SET_PDEATHSIG = 1
+_OOM_SCORE = "1000"
 
 _SWITCH_SECONDS = 0.0002
 """How long the thread that finishes a shard may hold up the decoder; Python's 5 ms are longer than a picture takes."""
@@ -80,6 +82,7 @@ class Refused:
 
 def main(descriptor: int, parent: int) -> None:
     _end_with_parent(parent)
+    _offer_to_the_oom_killer()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the parent decides
     os.dup2(2, 1)  # decoders that print must not fill a pipe that nobody reads
     connection = Connection(descriptor)
@@ -157,3 +160,9 @@ def _end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(0)
+
+
+def _offer_to_the_oom_killer() -> None:
+    """When memory runs out, a worker can be replaced; the build, or the notebook it runs in, cannot."""
+    with contextlib.suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 from precompile.errors import RecipeError, SourceError, StorageError
 from precompile.pipeline import plugins
 from precompile.pipeline.recipe import Recipe
 from precompile.pipeline.sample import Source
+from precompile.pipeline.sources._files import Files
+from precompile.pipeline.sources._folders import open_folder
 from precompile.pipeline.sources._media import AUDIO, IMAGE, SUFFIXES, TABLE_SUFFIXES, suffix_of
-from precompile.pipeline.sources._walk import describe, walk
+from precompile.pipeline.sources._walk import Tree, describe, walk
 
 
 def open_source(root: Path, recipe: Recipe) -> Source:
@@ -28,34 +31,39 @@ def open_source(root: Path, recipe: Recipe) -> Source:
         raise StorageError(f"{root}: cannot be read: {error.strerror}") from error
     if recipe.table is not None and recipe.source not in ("auto", "table"):
         raise RecipeError(f"table={recipe.table} needs source=table, got source={recipe.source}")
-    name = _kind(root, recipe) if recipe.source == "auto" else recipe.source
+    if recipe.source != "auto":
+        return _open(recipe.source, root, recipe)
+    if recipe.table is not None or (root.is_file() and root.suffix.lower() in TABLE_SUFFIXES):
+        return _open("table", root, recipe)
+    if not root.is_dir():
+        raise SourceError(f"{root}: must be a folder or a table ({', '.join(TABLE_SUFFIXES)})")
+    tree = walk(root)
+    return cast(Source, open_folder(_media(root, tree), root, recipe, tree))
+
+
+def _open(name: str, root: Path, recipe: Recipe) -> Source:
     source: Source = plugins.load("sources", name).open_source(root, recipe)
     return source
 
 
-def _kind(root: Path, recipe: Recipe) -> str:
-    if recipe.table is not None:
-        return "table"
-    if not root.is_dir():
-        if root.is_file() and root.suffix.lower() in TABLE_SUFFIXES:
-            return "table"
-        raise SourceError(f"{root}: must be a folder or a table ({', '.join(TABLE_SUFFIXES)})")
-    found: dict[str, Counter[str]] = {IMAGE: Counter(), AUDIO: Counter()}
-    left_out: Counter[str] = Counter()
-    for folder in walk(root):
-        left_out.update(folder.left_out)
-        for media, names in folder.files.items():
-            found[media].update(map(suffix_of, names))
-    if found[IMAGE] and found[AUDIO]:
+def _media(root: Path, tree: Tree) -> str:
+    """The one media of a folder tree."""
+    images, audio = tree.files[IMAGE], tree.files[AUDIO]
+    if len(images) and len(audio):
         raise RecipeError(
-            f"{root}: {found[IMAGE].total()} image files ({describe(found[IMAGE])}) and {found[AUDIO].total()} audio "
-            f"files ({describe(found[AUDIO])}); choose --source image_folder or --source audio_folder"
+            f"{root}: {len(images)} image files ({_suffixes(images)}) and {len(audio)} audio "
+            f"files ({_suffixes(audio)}); choose --source image_folder or --source audio_folder"
         )
-    if not found[IMAGE] and not found[AUDIO]:
-        if not left_out:
+    if not len(images) and not len(audio):
+        if not tree.left_out:
             raise SourceError(f"{root}: the folder is empty, expected image or audio files")
-        raise SourceError(f"{root}: no image or audio file found, only {describe(left_out)}; {_known(left_out)}")
-    return "image_folder" if found[IMAGE] else "audio_folder"
+        found = describe(tree.left_out)
+        raise SourceError(f"{root}: no image or audio file found, only {found}; {_known(tree.left_out)}")
+    return IMAGE if len(images) else AUDIO
+
+
+def _suffixes(files: Files) -> str:
+    return describe(Counter(map(suffix_of, files.paths())))
 
 
 def _known(left_out: Counter[str]) -> str:

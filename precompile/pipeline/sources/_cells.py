@@ -9,8 +9,8 @@ from collections.abc import Container, Iterable
 
 import numpy as np
 
+from precompile.format.index import Column
 from precompile.format.text import TextColumn
-from precompile.pipeline.sources._listing import Column
 
 RESERVED_NAMES = frozenset({
     "audio", "image", "spectrogram", "waveform", "label", "split", "key", "sample_rate", "duration_seconds",

@@ -6,43 +6,26 @@ all splits, so a class that is missing in one of them shifts no label.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from precompile.errors import RecipeError, SourceError
+from precompile.format.index import Column
 from precompile.pipeline.recipe import Recipe
-from precompile.pipeline.sources._listing import FolderSource, Listing, TextBuilder
-from precompile.pipeline.sources._media import SUFFIXES, suffix_of
-from precompile.pipeline.sources._walk import describe, walk
+from precompile.pipeline.sample import Listing
+from precompile.pipeline.sources._files import Files
+from precompile.pipeline.sources._listing import FolderSource, split_text
+from precompile.pipeline.sources._media import SUFFIXES
+from precompile.pipeline.sources._walk import Tree, describe, walk
 
 SPLIT_NAMES = frozenset({
     "train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation",
 })  # fmt: skip
 """Well-known names of split folders, in lower case."""
 NO_SPLIT = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The planned files of one folder."""
-
-    path: str
-    """Relative to the root; `""` is the root."""
-    names: bytes
-    """In sorted order, joined by NUL: a tenth of the memory of a list of strings."""
-    count: int
-
-    @classmethod
-    def of(cls, path: str, names: list[str]) -> _Files:
-        return cls(path, "\0".join(sorted(names)).encode("utf-8", "surrogateescape"), len(names))
-
-    def paths(self) -> list[str]:
-        prefix = f"{self.path}/" if self.path else ""
-        names = self.names.decode("utf-8", "surrogateescape").split("\0") if self.count else []
-        return [prefix + name for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,57 +59,67 @@ class _Layout:
         return "beside class folders" if any(split == other for other, _ in self.classes) else (split, None)
 
 
-def open_folder(media: str, root: Path, recipe: Recipe) -> FolderSource:
+class _Place(NamedTuple):
+    """Where a folder with planned files belongs. Sorts as torchvision does."""
+
+    split: str
+    class_name: str
+    """Empty for none."""
+    path: str
+    number: int
+    """Among the folders of the files."""
+
+
+def open_folder(media: str, root: Path, recipe: Recipe, tree: Tree | None = None) -> FolderSource:
     """The files of one media below `root`; others are left out and counted by suffix.
 
-    Within a split the order is torchvision's: classes, then folders, then names, each sorted as text; splits
-    are sorted as text too. Raises SourceError when nothing is planned, RecipeError when `splits` or `classes`
-    do not fit the folders, StorageError when a folder cannot be listed.
+    tree: what `walk(root)` found, if that is known. Within a split the order is torchvision's: classes, then
+    folders, then names, each sorted as text; splits are sorted as text too. Raises SourceError when nothing is
+    planned, RecipeError when `splits` or `classes` do not fit the folders, StorageError when a folder cannot be listed.
     """
     root = root.absolute()
     if not root.is_dir():
         raise SourceError(f"{root}: {media}_folder needs a folder, got a file")
-    folders: list[_Files] = []
-    left_out: Counter[str] = Counter()
-    for folder in walk(root):
-        folders.append(_Files.of(folder.path, folder.files.pop(media)))
-        left_out.update(folder.left_out)
-        left_out.update(suffix_of(name) for names in folder.files.values() for name in names)
-    paths = [files.path for files in folders]
-    layout = _Layout.of(
-        paths, _split_folders(root, frozenset(path for path in paths if path and "/" not in path), recipe)
-    )
+    tree = walk(root, [media]) if tree is None else tree
+    top_folders = frozenset(path for path in tree.folders if path and "/" not in path)
+    layout = _Layout.of(tree.folders, _split_folders(root, top_folders, recipe))
     classes = _classes(layout, recipe)
-    planned: list[tuple[str, str | None, _Files]] = []
-    for files in folders:
-        place = layout.place(files.path)
+    files, left_out = tree.files[media], tree.left_out.copy()
+    planned: list[_Place] = []
+    for number, path in enumerate(files.folders):
+        place = layout.place(path)
         if isinstance(place, str):
-            left_out[place] += files.count
-        elif files.count:
-            planned.append((*place, files))
+            left_out[place] += files.count(number)
+        else:
+            planned.append(_Place(place[0], place[1] or "", path, number))
     if not planned:
-        raise SourceError(f"{root}: no {media} file found, only {describe(+left_out)}; "
+        raise SourceError(f"{root}: no {media} file found, only {describe(left_out)}; "
                           f"known suffixes: {' '.join(sorted(SUFFIXES[media]))}")  # fmt: skip
-    planned.sort(key=lambda item: (item[0], item[1] or "", item[2].path))
-    splits = tuple(sorted({split for split, _, _ in planned}))
-    listing = _listing(planned, splits, classes if layout.classes else None)
-    return FolderSource(media, root, listing, splits, classes, dict(sorted((+left_out).items())))
+    listing = _listing(root, files, sorted(planned), classes, has_labels=bool(layout.classes))
+    return FolderSource(media, listing, dict(sorted(left_out.items())))
 
 
 def _listing(
-    planned: list[tuple[str, str | None, _Files]], splits: tuple[str, ...], classes: tuple[str, ...] | None
+    root: Path, files: Files, planned: list[_Place], classes: tuple[str, ...] | None, *, has_labels: bool
 ) -> Listing:
-    paths = TextBuilder()
-    for _, _, files in planned:
-        paths.extend(files.paths())
-    counts = [files.count for _, _, files in planned]
+    keys = split_text(b"\0".join(files.joined_paths(place.number) for place in planned))
+    counts = [files.count(place.number) for place in planned]
+    splits = tuple(sorted({place.split for place in planned}))
     split_index = {name: index for index, name in enumerate(splits)}
-    split = np.repeat(np.array([split_index[split] for split, _, _ in planned], np.int32), counts)
-    if classes is None:
-        return Listing(paths.finish(), split, None)
-    class_index: dict[str | None, int] = {name: index for index, name in enumerate(classes)} | {None: -1}
-    label = np.repeat(np.array([class_index[name] for _, name, _ in planned], np.int64), counts)
-    return Listing(paths.finish(), split, label)
+    columns: dict[str, Column] = {}
+    if has_labels:
+        class_index = {name: index for index, name in enumerate(classes or ())} | {"": -1}
+        columns["label"] = np.repeat(np.array([class_index[place.class_name] for place in planned], np.int64), counts)
+    return Listing(
+        keys=keys,
+        locations=keys,
+        root=str(root),
+        stat=files.stat([place.number for place in planned]),
+        splits=splits,
+        split=np.repeat(np.array([split_index[place.split] for place in planned], np.int32), counts),
+        classes=classes,
+        columns=columns,
+    )
 
 
 def _split_folders(root: Path, folders: frozenset[str], recipe: Recipe) -> frozenset[str] | None:

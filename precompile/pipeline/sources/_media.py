@@ -20,6 +20,8 @@ HEAD_SIZE = 32
 """Bytes that `media_of_head` needs."""
 
 _MEDIA_OF_SUFFIX = {suffix: media for media, suffixes in SUFFIXES.items() for suffix in suffixes}
+MEDIA_OF_ENDING = _MEDIA_OF_SUFFIX | {suffix.upper(): media for suffix, media in _MEDIA_OF_SUFFIX.items()}
+"""By what a name has from its last dot on, as most names have it; `.Jpg` needs `suffix_of`."""
 _SUFFIX = re.compile(r"\.(?=[0-9_+-]*[a-z])[a-z0-9_+-]{1,12}")
 _SYSTEM_NAMES = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found"})
 

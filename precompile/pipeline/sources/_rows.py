@@ -14,7 +14,7 @@ import numpy as np
 
 from precompile.errors import SourceError, StorageError
 from precompile.format.text import TextColumn
-from precompile.pipeline.sources._listing import TextBuilder
+from precompile.pipeline.text_builder import TextBuilder
 
 csv.field_size_limit(2**31 - 1)
 _DELIMITERS = ",;|\t"

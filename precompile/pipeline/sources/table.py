@@ -12,13 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from precompile.errors import RecipeError, SourceError
+from precompile.format.index import Column
 from precompile.format.text import TextColumn
+from precompile.pipeline.input_stat import MISSING, StatRow, pack_stat, stat_array, stat_file
 from precompile.pipeline.recipe import Recipe
+from precompile.pipeline.sample import Listing
 from precompile.pipeline.sources._cells import factorize, field_name, integers, typed
-from precompile.pipeline.sources._listing import Column, FolderSource, Listing, TextBuilder
+from precompile.pipeline.sources._listing import FolderSource
 from precompile.pipeline.sources._media import TABLE_SUFFIXES, media_of_suffix, suffix_of
 from precompile.pipeline.sources._rows import Table, read_table
 from precompile.pipeline.sources._walk import describe
+from precompile.pipeline.text_builder import TextBuilder
 
 PATH_COLUMNS = (
     "path", "file", "file_name", "filename", "filepath", "image", "img", "image_path", "img_path",
@@ -53,12 +57,16 @@ def open_source(root: Path, recipe: Recipe) -> FolderSource:
     keys = _keys(table, folder, cells, recipe)
     _refuse_duplicates(table, keys)
     media = _media(table, keys, recipe)
+    stat = stat_array(pack_stat([value for key in keys for value in _stat(folder, key)]))
     if recipe.missing == "error":
-        _refuse_missing(table, folder, keys)
+        _refuse_missing(table, folder, keys, stat)
     label, classes = (None, recipe.classes) if label_column is None else _labels(table, label_column, recipe.classes)
     splits, split = _splits(table, split_column)
-    columns = _columns(table, {path_column, label_column, split_column})
-    return FolderSource(media, folder, Listing(keys, split, label, columns), splits, classes, {})
+    labels: dict[str, Column] = {} if label is None else {"label": label}
+    columns = labels | _columns(table, {path_column, label_column, split_column})
+    listing = Listing(keys=keys, locations=keys, root=str(folder), stat=stat, splits=splits, split=split,
+                      classes=classes, columns=columns)  # fmt: skip
+    return FolderSource(media, listing, {})
 
 
 def _names(table: Table) -> str:
@@ -113,8 +121,12 @@ def _refuse_duplicates(table: Table, keys: TextColumn) -> None:
                           f"{keys[int(first)]!r}; each file may have one row")  # fmt: skip
 
 
-def _refuse_missing(table: Table, folder: Path, keys: TextColumn) -> None:
-    missing = [row for row, key in enumerate(keys) if not os.path.isfile(os.path.join(folder, key))]
+def _stat(folder: Path, key: str) -> StatRow:
+    return stat_file(os.path.join(folder, key), missing_is_planned=True)
+
+
+def _refuse_missing(table: Table, folder: Path, keys: TextColumn, stat: np.ndarray) -> None:
+    missing = np.flatnonzero(stat[:, 0] == MISSING).tolist()
     if missing:
         first = ", ".join(f"line {table.lines[row]} {os.path.join(folder, keys[row])!r}" for row in missing[:3])
         raise SourceError(

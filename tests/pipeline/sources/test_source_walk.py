@@ -29,13 +29,8 @@ MAGIC = {
 
 def listed(root: Path) -> tuple[set[str], set[str], Counter]:
     """Paths of images, paths of audio, and what is left out."""
-    files: dict[str, set[str]] = {"image": set(), "audio": set()}
-    left_out: Counter[str] = Counter()
-    for folder in walk(root):
-        for media, names in folder.files.items():
-            files[media] |= {os.path.join(folder.path, name) for name in names}
-        left_out += folder.left_out
-    return files["image"], files["audio"], left_out
+    tree = walk(root)
+    return set(tree.files["image"].paths()), set(tree.files["audio"].paths()), tree.left_out
 
 
 @pytest.mark.parametrize("suffix", sorted(IMAGE_SUFFIXES | AUDIO_SUFFIXES))
@@ -97,6 +92,27 @@ def test_odd_names(tree, name):
     assert listed(tree(f"class {name}/{name}"))[0] == {f"class {name}/{name}"}
 
 
+def test_stat_is_that_of_the_file_a_link_leads_to(tree):
+    root = tree(files={"b.jpg": b"bb", "a.jpg": b"a", "c.JPG": b"ccc", "x": MAGIC["image"][0], "n.txt": b""})
+    (root / "link.jpg").symlink_to(root / "n.txt")
+    (root / "sub").mkdir()
+    (root / "sub/d.jpg").write_bytes(b"dddd")
+    files = walk(root).files["image"]
+    assert files.folders == ["", "sub"]
+    assert list(files.paths()) == ["a.jpg", "b.jpg", "c.JPG", "link.jpg", "x", "sub/d.jpg"]
+    found = [(root / path).stat() for path in files.paths()]
+    rows = [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in found]
+    assert files.stat([0, 1]).tolist() == rows
+    assert files.stat([1, 0]).tolist() == rows[-1:] + rows[:-1]
+
+
+def test_media_that_is_not_wanted_is_left_out_by_suffix(tree):
+    root = tree("a.jpg", "b.WAV", "c.wav", files={"d": WAVE, "e": MAGIC["image"][0]})
+    tree = walk(root, ["image"])
+    assert {media: list(files.paths()) for media, files in tree.files.items()} == {"image": ["a.jpg", "e"]}
+    assert tree.left_out == {".wav": 2, "no suffix": 1}
+
+
 def test_links_to_files_and_folders_outside_are_followed(tree, tmp_path):
     root = tree("a/x.jpg")
     (tmp_path / "outside/deep").mkdir(parents=True)
@@ -140,13 +156,13 @@ def test_what_is_not_a_file_is_never_opened(tree, monkeypatch):
 
 @pytest.fixture
 def forbidden():
-    """A root with `a/x.jpg`, and `secret`, `top/closed/` that this process may not read, `links/` to the latter."""
+    """A root with `a/secret`, `top/closed/` that this process may not read, and `links/` to the latter."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
         (root / "a").mkdir()
         (root / "a/x.jpg").touch()
-        (root / "secret").touch(mode=0)
+        (root / "a/secret").touch(mode=0)
         (root / "top/closed").mkdir(parents=True)
         (root / "top/closed").chmod(0)
         (root / "links").mkdir()
@@ -171,4 +187,4 @@ def test_link_into_a_folder_that_may_not_be_read(forbidden):
 
 
 def test_file_without_suffix_that_may_not_be_read(forbidden):
-    assert next(walk(forbidden)).left_out == {"unreadable": 1}
+    assert listed(forbidden / "a") == ({"x.jpg"}, set(), Counter({"unreadable": 1}))

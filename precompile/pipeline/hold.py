@@ -1,0 +1,23 @@
+"""The current generation, kept while it is looked at."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from precompile.format.generation import generation_dir, read_current
+from precompile.format.lease import take_lease
+from precompile.format.manifest import Manifest
+
+
+@contextlib.contextmanager
+def hold_current(root: Path) -> Iterator[Manifest]:
+    """Inside, no build removes the generation. Raises DatasetNotFoundError or FormatError."""
+    while True:
+        manifest = read_current(root)
+        lease = take_lease(generation_dir(root, manifest.generation))
+        if read_current(root).generation == manifest.generation:  # else it may be gone already
+            break
+    yield manifest
+    del lease
