@@ -13,6 +13,16 @@ from PIL import Image
 CORPORA = Path(__file__).resolve().parents[2] / "shared" / "corpora"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`long` tests run only when they are asked for, whatever else -m says."""
+    if "long" in config.getoption("markexpr"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
+
+
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """A folder of odd real files with reference results, beside the repository; skips where it is missing."""

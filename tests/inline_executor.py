@@ -39,6 +39,7 @@ class InlineExecutor:
     def __exit__(self, *exception: object) -> None: ...
 
     def probe(self, samples: tuple[int, ...]) -> Probed:
+        self._limits.check_deadline()
         began = time.monotonic()
         sizes = [size for sample in samples if (size := self._shards.measure(sample)) is not None]
         return Probed(tuple(s[0] for s in sizes), tuple(s[1] for s in sizes), time.monotonic() - began)

@@ -15,6 +15,9 @@ from precompile.pipeline.build import BuildOptions, Summary, build
 from precompile.pipeline.named_recipes import recipe_names
 from precompile.pipeline.options import Forecast
 
+_NAMED = 20
+_KEPT = "finished shards are kept, run the same command again to go on"
+
 _RECIPE_OPTIONS = (
     ("source", str, "image_folder, audio_folder or table; default: found by looking"),
     ("store", click.Choice(["lmdb", "flat", "tmpfs"]), "kind of shard; tmpfs: flat, with OUT on a RAM disk  [lmdb]"),
@@ -59,7 +62,8 @@ def _recipe_options(function: Any) -> Any:
 @click.option(
     "--max-failures", default="0", show_default=True, metavar="N|P%", help="new failures that are still a success"
 )
-@click.option("--on-error", type=click.Choice(["quarantine", "stop"]), default="quarantine", show_default=True)
+@click.option("--on-error", type=click.Choice(["quarantine", "stop"]), default="quarantine", show_default=True,
+    help="leave a bad input out, or stop without a commit")  # fmt: skip
 @click.option("--retry-quarantined", is_flag=True, help="try inputs again that failed before and have not changed")
 @click.option("--allow-shrink", is_flag=True, help="commit even if over 10 % of the samples are lost")
 @click.option("--rebuild", is_flag=True, help="compile everything again")
@@ -89,17 +93,23 @@ def command(
     try:
         summary = build(source_path, out, recipe=recipe, options=options, **_with_settings(keys, settings))
     except KeyboardInterrupt:
-        raise StoppedError("stopped; finished shards are kept, run the same command again to go on") from None
+        kept = "a dry run keeps nothing" if options.dry_run else _KEPT
+        raise StoppedError(f"stopped; {kept}") from None
     if as_json:
         print_json(summary.to_json())
     else:
         _print(summary, out, dry_run=options.dry_run)
     if summary.exit_code == 3:
-        click.echo(
-            f"{len(summary.failures)} new failures are more than --max-failures allows; see `precompile info {out}`",
-            err=True,
-        )
+        _say_failures(summary, out, named=not options.quiet)
     sys.exit(summary.exit_code)
+
+
+def _say_failures(summary: Summary, out: Path, *, named: bool) -> None:
+    """named: their names were said before."""
+    for row in () if named else summary.failures[:_NAMED]:
+        click.echo(f"quarantined: {row}", err=True)
+    many = f"{_count(len(summary.failures), 'new failure')} {'is' if len(summary.failures) == 1 else 'are'}"
+    click.echo(f"{many} more than --max-failures allows; see `precompile info {out}`", err=True)
 
 
 def _with_settings(keys: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:

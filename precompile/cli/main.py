@@ -55,11 +55,24 @@ def cli() -> None:
 
 
 def _stop(*_: object) -> None:
+    _on_signals(signal.SIG_IGN)  # whoever asks twice gets the same orderly end
     raise KeyboardInterrupt
 
 
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
 def main() -> None:
-    signal.signal(signal.SIGTERM, _stop)  # before commands import what they need, which takes a second
+    _on_signals(_stop)  # before commands import what they need, which takes a second
+    try:
+        _run()
+    finally:
+        _on_signals(signal.SIG_IGN)  # what is done is done, however long the interpreter takes to end
+
+
+def _run() -> None:
     try:
         cli(standalone_mode=False, prog_name="precompile")
     except click.exceptions.Exit as error:

@@ -11,7 +11,7 @@ from precompile.errors import RecipeError
 from precompile.format.generation import generation_dir, list_generations, read_current
 from precompile.format.lease import is_in_use
 from precompile.pipeline.layout import BuildDirs
-from precompile.pipeline.lock import locked
+from precompile.pipeline.lock import locked, refuse_if_busy
 from precompile.pipeline.prune import prune
 from precompile.pipeline.storage import storage_errors
 
@@ -27,8 +27,9 @@ def command(out: Path, keep: int, as_json: bool) -> None:
     """
     if keep < 1:
         raise RecipeError(f"keep must be at least 1, got keep={keep}")
-    read_current(out)
     dirs = BuildDirs(out.absolute())
+    refuse_if_busy(dirs)
+    read_current(out)
     with locked(dirs), storage_errors(f"cannot write {out}"):
         before = _bytes(dirs)
         removed = prune(dirs, keep=keep)

@@ -32,6 +32,11 @@ def read_current(root: Path) -> Manifest:
     try:
         return read_manifest(root / MANIFEST_NAME)
     except DatasetNotFoundError:
+        if os.path.exists(root / ".precompile.lock") and not any((root / "generations").glob("[0-9]*")):
+            raise DatasetNotFoundError(
+                f"{root}: no compiled dataset here yet: its first build is at work or was stopped; "
+                "the same `precompile build` command goes on"
+            ) from None
         if os.path.exists(root):
             raise
         raise DatasetNotFoundError(f"{root}: no such directory; run `precompile build SOURCE {root}`") from None

@@ -22,7 +22,7 @@ from precompile.pipeline.earlier import Earlier, open_earlier
 from precompile.pipeline.executors.limits import Limits
 from precompile.pipeline.executors.local import LocalExecutor
 from precompile.pipeline.finding import Finding
-from precompile.pipeline.hold import hold_current
+from precompile.pipeline.hold import hold
 from precompile.pipeline.journal import Receipt
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.matching import match_keys
@@ -50,7 +50,7 @@ def compare_with_source(
     `verify`. source: where the raw files lie now, if they have moved.
     Raises SourceError when there is no source, or it has none of the samples, and what reading it raises.
     """
-    with hold_current(root) as manifest:
+    with hold(root) as manifest:
         stored = open_earlier(root, manifest.generation, check=False)
         where = source or str(manifest.source.get("root") or "")
         if not where:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from precompile import __version__
-from precompile.errors import FormatError, ShrinkError, TooManyFailuresError
+from precompile.errors import FormatError, ShrinkError, StoppedError, TooManyFailuresError
 from precompile.format.generation import generation_dir
 from precompile.format.manifest import Manifest
 from precompile.pipeline.checksum import values_checksum
+from precompile.pipeline.class_changes import describe_classes
 from precompile.pipeline.commit import commit_generation
 from precompile.pipeline.comparison import Comparison
 from precompile.pipeline.compile_input import Job
@@ -24,6 +25,7 @@ from precompile.pipeline.compile_sample import make_compiler, resolved_parameter
 from precompile.pipeline.forecast import make_forecast
 from precompile.pipeline.generation_writer import GenerationWriter
 from precompile.pipeline.journal import Receipt
+from precompile.pipeline.kept import find_kept, keep_receipts
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.lock import locked, refuse_if_busy
 from precompile.pipeline.named_recipes import read_recipe
@@ -34,7 +36,7 @@ from precompile.pipeline.progress import Progress
 from precompile.pipeline.prune import prune
 from precompile.pipeline.quarantine import QUARANTINE_NAME, Quarantined, read_quarantine
 from precompile.pipeline.recipe import Recipe, make_recipe, merge
-from precompile.pipeline.reuse import Reuse
+from precompile.pipeline.reuse import NONE, Reuse
 from precompile.pipeline.sample import Source
 from precompile.pipeline.sources import open_source
 from precompile.pipeline.storage import empty_dir, storage_errors
@@ -122,32 +124,51 @@ class _Build:
         self._recipe_digest = values_checksum(self._recipe.content_digest, source.media, resolved)
 
     def _run_locked(self, dirs: BuildDirs, progress: Progress) -> Summary:
-        before = current_manifest(self._out)
+        before = current_manifest(self._out, say=progress.say)
         plan = make_plan(self._source, self._recipe)
         comparison = self._comparison(before)
         if before is not None and comparison.is_unchanged(plan, self._root):
-            empty_dir(dirs.receipts)
+            self._forget(dirs)
             prune(dirs, keep=self._options.keep)
             empty_dir(dirs.work)
             progress.event("info", "nothing to do", generation=before.generation, count=before.count)
             return self._summary(plan, before, compiled=0, failures=())
         reuse, why = comparison.find_reuse(plan)
-        work = Work.of(plan, reuse, values_checksum(self._recipe_digest, json.dumps(self._versions())))
+        work = self._work(dirs, plan, reuse)
         self._say_first(plan, why, progress)
         progress.start(len(work.order))
         job, deadline = self._job(plan, reuse), self._deadline()
         receipts = PlanCompiler(dirs, work, job, options=self._options, deadline=deadline, progress=progress).run()
         return self._commit(dirs, work, receipts, before, progress)
 
+    def _work(self, dirs: BuildDirs, plan: Plan, reuse: Reuse) -> Work:
+        """What is to be done, beside what interrupted builds have finished. Only a --rebuild goes on with its own."""
+        content = values_checksum(self._recipe_digest, json.dumps(self._versions()))
+        if self._options.rebuild:
+            return Work.of(plan, reuse, content, rebuild=True)
+        wanted = reuse.is_work & (reuse.damaged == NONE)
+        work = Work.of(plan, reuse, content, kept=find_kept(dirs, plan, content, wanted))
+        if work.read_bounds(dirs.plan) is None and work.is_of_same_content(dirs.plan):
+            keep_receipts(dirs, content)
+            work = Work.of(plan, reuse, content, kept=find_kept(dirs, plan, content, wanted))
+        return work
+
     def _dry_run(self) -> Summary:
         plan, before = make_plan(self._source, self._recipe), current_manifest(self._out, restore=False)
         comparison = self._comparison(before)
         if before is not None and comparison.is_unchanged(plan, self._root):
             return self._summary(plan, before, compiled=0, failures=())
-        reuse, _ = comparison.find_reuse(plan)
+        reuse, why = comparison.find_reuse(plan)
         work = Work.of(plan, reuse, self._recipe_digest)
-        forecast = make_forecast(work, self._job(plan, reuse), self._out, self._options)
         kept = len(reuse.failed)
+        with Progress(quiet=self._options.quiet) as progress:
+            self._say_first(plan, why, progress)
+            if self._is_shrunk(len(plan) - kept, before):
+                progress.say("over 10 % of the samples would be lost: a build needs --allow-shrink")
+        try:
+            forecast = make_forecast(work, self._job(plan, reuse), self._out, self._options, deadline=self._deadline())
+        except StoppedError:
+            raise StoppedError("stopped by max_runtime; a dry run keeps nothing") from None
         return Summary(
             len(plan), 0, len(plan) - len(work.order) - kept, kept, self._left_out(), self._seconds(), 0, "", 0,
             forecast=forecast,
@@ -184,32 +205,51 @@ class _Build:
         known = set() if before is None else {row.identity for row in self._quarantine_of(before)}
         failures = tuple(row for row in writer.quarantined if row.identity not in known)
         manifest = commit_generation(dirs, writer, self._facts(writer), plan.classes)
-        empty_dir(dirs.receipts)
+        self._forget(dirs)
         prune(dirs, keep=self._options.keep)
         empty_dir(dirs.work)
-        self._say_last(writer, manifest, failures, progress)
+        self._say_last(before, manifest, failures, progress)
         return self._summary(plan, manifest, compiled=writer.compiled, failures=failures)
 
+    def _forget(self, dirs: BuildDirs) -> None:
+        """Shards of interrupted builds that nothing uses are no longer wanted."""
+        for directory in (dirs.receipts, dirs.kept):
+            empty_dir(directory)
+
     def _say_last(
-        self, writer: GenerationWriter, manifest: Manifest, failures: tuple[Quarantined, ...], progress: Progress
+        self, before: Manifest | None, manifest: Manifest, failures: tuple[Quarantined, ...], progress: Progress
     ) -> None:
-        progress.event("info", "committed", generation=manifest.generation, count=manifest.count)
+        moved = "" if before is None else describe_classes(before.classes, manifest.classes)
+        if moved:
+            progress.say(moved)
+            progress.event("warning", "classes changed", message=moved)
         for row in failures[:_NAMED_FAILURES]:
             progress.say(f"quarantined: {row}")
         if len(failures) > _NAMED_FAILURES:
             progress.say(f"… and {len(failures) - _NAMED_FAILURES} more; `precompile info {self._out}` lists them")
+        if len(failures) > self._options.allowed_failures(manifest.count + manifest.quarantined):
+            progress.event(
+                "error",
+                "new failures",
+                message=f"{len(failures)} of the inputs failed for the first time",
+                count=len(failures),
+            )
         mix = mixed_versions(manifest.shards)
         if mix:
             progress.say(f"shards were made by several library versions ({describe_mix(mix)}), whose pixels or "
                          "features may differ slightly; --rebuild makes all with the installed ones")  # fmt: skip
             progress.event("warning", "mixed versions", message=describe_mix(mix))
+        progress.event("info", "committed", generation=manifest.generation, count=manifest.count)
 
     def _check_shrink(self, count: int, before: Manifest | None) -> None:
-        if before is not None and not self._options.allow_shrink and count < before.count * (1 - _MAX_SHRINK):
+        if before is not None and self._is_shrunk(count, before):
             raise ShrinkError(
                 f"the new generation would have {count} samples, the current one has {before.count}; "
                 "nothing was committed. If that is right, run with --allow-shrink"
             )
+
+    def _is_shrunk(self, count: int, before: Manifest | None) -> bool:
+        return before is not None and not self._options.allow_shrink and count < before.count * (1 - _MAX_SHRINK)
 
     def _quarantine_of(self, manifest: Manifest) -> list[Quarantined]:
         try:

@@ -75,11 +75,18 @@ class Comparison:
 def _describe(reuse: Reuse, changed: list[str]) -> str:
     """What an incremental build found, in one line."""
     work = int(reuse.is_work.sum())
+    damaged = int((reuse.damaged != NONE).sum())
     copied = int((reuse.copies != NONE).sum())
     touched = int(reuse.likely.sum())
     parts = [
         f"{len(reuse.rows) - work - len(reuse.failed)} inputs unchanged",
-        *([f"{work - copied} new, changed or touched" + (f" ({touched} of known name and size)" if touched else "")]),
+        *(
+            [
+                f"{work - copied - damaged} new, changed or touched"
+                + (f" ({touched} of known name and size)" if touched else "")
+            ]
+        ),
+        *([f"{damaged} of damaged shards"] if damaged else []),
         *([f"{copied} copied out of shards that are mostly dead or small"] if copied else []),
         *([f"{len(reuse.failed)} stay in quarantine (--retry-quarantined tries them again)"] if reuse.failed else []),
         *([f"changed in the recipe: {', '.join(changed)}"] if changed else []),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from precompile.pipeline.options import BuildOptions
 from precompile.pipeline.output import check_room
 from precompile.pipeline.plan import cut_tasks
 from precompile.pipeline.progress import Progress
+from precompile.pipeline.quarantine import Quarantined
 from precompile.pipeline.reuse import NONE
 from precompile.pipeline.sample_rates import SampleRates
-from precompile.pipeline.storage import empty_dir, write_atomically
+from precompile.pipeline.storage import empty_dir
 from precompile.pipeline.suspect_tasks import SuspectTasks
 from precompile.pipeline.suspects import Suspects
 from precompile.pipeline.work import Work
@@ -50,20 +51,20 @@ class PlanCompiler:
         self._rates = SampleRates(work.plan.keys)
 
     def run(self) -> list[Receipt]:
-        """Receipts of all tasks, in task order.
+        """What was kept, and the receipts of all tasks, in task order.
 
         Raises StorageError, NoRoomError, StoppedError, TooManyFailuresError, BuildFailedError, or RecipeError for
         mixed rates.
         """
+        self._check_rates(list(self._work.kept))
         if not len(self._work.order):
-            return []
+            return list(self._work.kept)
         suspects = Suspects.open(self._dirs)
-        bounds = self._earlier_bounds()
+        bounds = self._work.read_bounds(self._dirs.plan)
         if bounds is None:
-            (self._dirs.plan / "plan.json").unlink(missing_ok=True)  # first of all: it vouches for the rest
-            for directory in (self._dirs.plan, self._dirs.receipts):
-                empty_dir(directory)
+            self._dirs.plan.mkdir(parents=True, exist_ok=True)
             self._work.save(self._dirs.plan)
+            empty_dir(self._dirs.receipts)
         empty_dir(self._dirs.workers)
         empty_dir(self._dirs.unfinished)
         workers = min(self._options.workers or machine.usable_cpus(), len(self._work.order))
@@ -90,20 +91,7 @@ class PlanCompiler:
                 self._note(receipt)
                 receipts.append(receipt)
                 self._check_rates([receipt])
-        return sorted(receipts, key=lambda receipt: receipt.task)
-
-    def _earlier_bounds(self) -> np.ndarray | None:
-        """Where an interrupted build of the same work cut its tasks; its receipts are then good."""
-        try:
-            facts = json.loads((self._dirs.plan / "plan.json").read_text())
-            if facts["identity"] != self._identity():
-                return None
-            return np.array(facts["bounds"], np.int64)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
-
-    def _identity(self) -> str:
-        return self._work.identity + ("-rebuild" if self._options.rebuild else "")
+        return [*self._work.kept, *sorted(receipts, key=lambda receipt: receipt.task)]
 
     def _cut(self, executor: LocalExecutor, watch: SuspectTasks) -> np.ndarray:
         work, fixed = self._work, self._work.bounds
@@ -123,8 +111,7 @@ class PlanCompiler:
             bounds = np.concatenate(
                 [fixed[:-1], fixed[-1] + cut_tasks(len(rest), written, self._job.recipe.shard_size)]
             )
-        facts = {"identity": self._identity(), "bounds": bounds.tolist()}
-        write_atomically(self._dirs.plan / "plan.json", json.dumps(facts).encode())
+        work.save_bounds(self._dirs.plan, bounds)
         return bounds
 
     def _finished(self, task: Task) -> Receipt | None:
@@ -138,12 +125,13 @@ class PlanCompiler:
         return receipt if path.exists() and path.stat().st_size == receipt.shard.bytes else None
 
     def _say_start(self, tasks: list[Task], receipts: list[Receipt], workers: int) -> None:
-        earlier = f" ({len(receipts)} shards are done already)" if receipts else ""
+        done = len(receipts) + len(self._work.kept)
+        earlier = f" ({_count(done, 'shard')} {'is' if done == 1 else 'are'} done already)" if done else ""
         shards, processes = _count(len(tasks), "shard"), _count(workers, "worker process", "es")
         inputs = len(self._work.order)
         self._progress.say(f"compiling {inputs} inputs into {shards} with {processes}{earlier}")
-        self._progress.event("info", "started", inputs=inputs, tasks=len(tasks), resumed=len(receipts), workers=workers)
-        self._progress.finish(sum(receipt.inputs for receipt in receipts))
+        self._progress.event("info", "started", inputs=inputs, tasks=len(tasks), resumed=done, workers=workers)
+        self._progress.skip(sum(receipt.inputs for receipt in receipts))
 
     def _check_rates(self, receipts: list[Receipt]) -> None:
         if self._job.recipe.sample_rate is not None:
@@ -156,7 +144,7 @@ class PlanCompiler:
             self._rates.add(receipt.columns.get("sample_rate"), receipt.samples)
 
     def _note(self, receipt: Receipt) -> None:
-        for _, row in receipt.quarantined:
+        for row in self._failures(receipt):
             self._progress.event(
                 "warning", "quarantined", task=receipt.task, sample=row.key, stage=row.stage, message=row.message
             )
@@ -165,8 +153,18 @@ class PlanCompiler:
         self._progress.finish(receipt.inputs)
 
     def _stop_on_error(self, receipt: Receipt) -> None:
-        if receipt.quarantined and self._options.on_error == "stop":
-            raise TooManyFailuresError(f"{receipt.quarantined[0][1]}; stopped by on_error=stop, nothing was committed")
+        failures = self._failures(receipt)
+        if failures and self._options.on_error == "stop":
+            raise TooManyFailuresError(f"{failures[0]}; stopped by on_error=stop, nothing was committed")
+
+    def _failures(self, receipt: Receipt) -> list[Quarantined]:
+        """Also inputs that are new, but whose content is known to fail."""
+        failures = [row for _, row in receipt.quarantined]
+        earlier, keys = self._work.reuse.earlier, self._work.plan.keys
+        for sample, row in receipt.same.tolist():
+            if row < 0 and earlier is not None and earlier.quarantined[-1 - row].key != keys[sample]:
+                failures.append(replace(earlier.quarantined[-1 - row], key=keys[sample]))
+        return failures
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

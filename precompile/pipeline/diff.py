@@ -17,25 +17,49 @@ class Difference:
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    """Old and new key of a file of the same content, class and split."""
     changed: tuple[str, ...]
     """Stored bytes differ, or how they are to be read, or a column other than the label."""
     relabelled: tuple[str, ...]
-    """The class or the split differs, by name: numbers mean nothing across two class maps."""
+    """The class or the split differs, by name: numbers mean nothing across two class maps. The new key of a file that
+    was moved to another class folder."""
 
 
 def diff(old: Earlier, new: Earlier) -> Difference:
-    """Compare by key. A renamed file is one that was removed and one that was added."""
+    """Compare by key, and what has no key in common by the content of the files."""
     rows = match_keys(old.index.keys, new.index.keys)
     after = np.flatnonzero(rows >= 0)
     before = rows[after]
     gone = np.ones(old.manifest.count, bool)
     gone[before] = False
+    removed, added, moved_from, moved_to = _pair(old, new, np.flatnonzero(gone), np.flatnonzero(rows < 0))
+    other_class = _relabelled(old, new, moved_from, moved_to)
+    relabelled = np.sort(np.concatenate([after[_relabelled(old, new, before, after)], moved_to[other_class]]))
     return Difference(
-        added=_keys(new, np.flatnonzero(rows < 0)),
-        removed=_keys(old, np.flatnonzero(gone)),
+        added=_keys(new, added),
+        removed=_keys(old, removed),
+        renamed=tuple(zip(_keys(old, moved_from[~other_class]), _keys(new, moved_to[~other_class]))),
         changed=_keys(new, after[_changed(old, new, before, after)]),
-        relabelled=_keys(new, after[_relabelled(old, new, before, after)]),
+        relabelled=_keys(new, relabelled),
     )
+
+
+def _pair(
+    old: Earlier, new: Earlier, removed: np.ndarray, added: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What is left of removed and added rows, and the rows of files that were moved: before and after."""
+    places: dict[tuple[int, int], list[int]] = {}
+    for row, xxh3, size in zip(
+        removed[::-1].tolist(), old.xxh3[removed[::-1]].tolist(), old.stat[removed[::-1], 0].tolist()
+    ):
+        places.setdefault((xxh3, size), []).append(row)
+    pairs = []
+    for row, xxh3, size in zip(added.tolist(), new.xxh3[added].tolist(), new.stat[added, 0].tolist()):
+        if found := places.get((xxh3, size)):
+            pairs.append((found.pop(), row))
+    moved = np.array(pairs, np.int64).reshape(len(pairs), 2)
+    return np.setdiff1d(removed, moved[:, 0]), np.setdiff1d(added, moved[:, 1]), moved[:, 0], moved[:, 1]
 
 
 def _keys(generation: Earlier, rows: np.ndarray) -> tuple[str, ...]:

@@ -31,12 +31,13 @@ _PLAN_BYTES, _RECEIPT_BYTES = 96, 128
 """Of one input, beside its key and its path."""
 
 
-def make_forecast(work: Work, job: Job, out: Path, options: BuildOptions) -> Forecast:
+def make_forecast(work: Work, job: Job, out: Path, options: BuildOptions, *, deadline: float | None = None) -> Forecast:
     """Compile a sample of the work in a temporary folder; nothing is written to `out`. Raises what a build would."""
     inputs, known = work.to_compile(), Known.of(work.reuse)
     is_likely = work.reuse.likely[inputs]
     groups = [group for group in (inputs[~is_likely], inputs[is_likely]) if len(group)]
-    samples = [_take_sample(work, known, group, job, options) for group in groups]
+    limits = Limits(options.timeout_seconds, deadline=deadline)
+    samples = [_take_sample(work, known, group, job, limits) for group in groups]
     copied = _copied_bytes(work)
     record_bytes = np.concatenate([np.empty(0, np.int64), *(sample.record_bytes for sample in samples)])
     to_cut = copied + sum(sample.all_bytes for sample in samples)
@@ -80,12 +81,12 @@ class _Sample:
     start_seconds: float
 
 
-def _take_sample(work: Work, known: Known, group: np.ndarray, job: Job, options: BuildOptions) -> _Sample:
+def _take_sample(work: Work, known: Known, group: np.ndarray, job: Job, limits: Limits) -> _Sample:
     inputs = group[spread(len(group))]
     record_bytes, seconds = _look_up(work, known, inputs)
     is_new, start_seconds = record_bytes == NONE, 0.0
     if is_new.any():
-        record_bytes[is_new], took, start_seconds = _compile(work.plan, inputs[is_new], job, options)
+        record_bytes[is_new], took, start_seconds = _compile(work.plan, inputs[is_new], job, limits)
         seconds[is_new] += took
     sizes, all_sizes = (np.maximum(work.plan.stat[some, 0], 0) for some in (inputs, group))
 
@@ -118,10 +119,10 @@ def _look_up(work: Work, known: Known, inputs: np.ndarray) -> tuple[np.ndarray, 
     return record_bytes, seconds
 
 
-def _compile(plan: Plan, inputs: np.ndarray, job: Job, options: BuildOptions) -> tuple[np.ndarray, np.ndarray, float]:
+def _compile(plan: Plan, inputs: np.ndarray, job: Job, limits: Limits) -> tuple[np.ndarray, np.ndarray, float]:
     """Bytes of each record, 0 without one; seconds that each took; seconds that a worker needs to begin."""
     record_bytes, seconds = np.zeros(len(inputs), np.int64), np.zeros(len(inputs))
-    began, limits = time.monotonic(), Limits(options.timeout_seconds)
+    began = time.monotonic()
     with (
         scratch(plan, inputs, job) as small,
         LocalExecutor(

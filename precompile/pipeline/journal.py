@@ -55,6 +55,10 @@ class Receipt:
         return len(self.samples) + len(self.quarantined) + len(self.same)
 
     def save(self, directory: Path) -> None:
+        # Not synced, which would cost more than the shard's own sync: one that a power cut damages is not believed.
+        self.write(receipt_path(directory, self.task), durable=False)
+
+    def write(self, path: Path, *, durable: bool) -> None:
         arrays = {name: getattr(self, name) for name in (*_ARRAYS, "same")}
         arrays |= {f"shape.{name}": shape for name, shape in self.shapes.items()}
         for name, column in self.columns.items():
@@ -72,8 +76,7 @@ class Receipt:
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         out = io.BytesIO()
         np.savez(out, allow_pickle=False, **arrays)
-        # Not synced, which would cost more than the shard's own sync: one that a power cut damages is not believed.
-        write_atomically(receipt_path(directory, self.task), out.getvalue(), durable=False)
+        write_atomically(path, out.getvalue(), durable=durable)
 
 
 def receipt_path(directory: Path, task: int) -> Path:
@@ -82,8 +85,13 @@ def receipt_path(directory: Path, task: int) -> Path:
 
 def load_receipt(directory: Path, task: int) -> Receipt | None:
     """The receipt of a task, or None when the task is not finished or its receipt is damaged."""
+    return read_receipt(receipt_path(directory, task))
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """The receipt in a file, or None when there is none or it is damaged."""
     try:
-        with np.load(receipt_path(directory, task), allow_pickle=False) as arrays:
+        with np.load(path, allow_pickle=False) as arrays:
             named = {name: arrays[name] for name in arrays.files}
         return _as_receipt(named)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, FormatError,
@@ -113,5 +121,5 @@ def _as_receipt(named: Mapping[str, np.ndarray]) -> Receipt:
 
 def load_receipts(directory: Path) -> list[Receipt]:
     """All receipts in a folder that can be read; none when there is no folder."""
-    numbers = [int(path.stem) for path in directory.glob("*.npz") if path.stem.isdecimal()]
-    return [receipt for number in sorted(numbers) if (receipt := load_receipt(directory, number)) is not None]
+    paths = sorted(directory.glob("*.npz"))
+    return [receipt for path in paths if (receipt := read_receipt(path)) is not None]

@@ -42,6 +42,11 @@ class BuildDirs:
         return self.work / "receipts"
 
     @property
+    def kept(self) -> Path:
+        """Finished shards of builds that were interrupted before their source changed."""
+        return self.work / "kept"
+
+    @property
     def unfinished(self) -> Path:
         """Shards that are being written."""
         return self.work / "shards"

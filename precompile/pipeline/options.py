@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from precompile.errors import RecipeError
@@ -110,8 +111,12 @@ class Summary:
     """0, or 3 when there are more new failures than allowed."""
     forecast: Forecast | None = None
     """Of a dry run."""
+    finished_at: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
-        left_out = ("failures", "exit_code") if self.forecast is not None else ("failures", "exit_code", "forecast")
-        return {name: value for name, value in values.items() if name not in left_out}
+        del values["failures"]
+        last = {name: values.pop(name) for name in ("exit_code", "finished_at", "forecast")}
+        if self.forecast is None:
+            del last["forecast"]
+        return {**values, "new_failures": len(self.failures), **last}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from precompile import machine
@@ -17,7 +18,7 @@ from precompile.errors import (
 from precompile.format.generation import read_current
 from precompile.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from precompile.pipeline.layout import BuildDirs
-from precompile.pipeline.storage import storage_errors, write_atomically
+from precompile.pipeline.storage import refuse_link, storage_errors, write_atomically
 
 _SPARE_BYTES = 32 << 20
 """For index, receipts and file system overhead."""
@@ -49,6 +50,8 @@ def prepare(out: Path, store: str) -> BuildDirs:
     with storage_errors(f"cannot create {out}"):
         out.mkdir(parents=True, exist_ok=True)
         dirs.lock.touch()  # first of all: it says that the directory is ours, however this run ends
+        for directory in (dirs.shards, dirs.generations, dirs.work):
+            refuse_link(directory)
         for directory in (dirs.shards, dirs.generations):
             directory.mkdir(exist_ok=True)
     return dirs
@@ -77,7 +80,9 @@ def check_ours(out: Path, store: str) -> None:
                           "choose another OUT or store=flat")  # fmt: skip
 
 
-def current_manifest(out: Path, *, restore: bool = True) -> Manifest | None:
+def current_manifest(
+    out: Path, *, restore: bool = True, say: Callable[[str], None] = lambda text: None
+) -> Manifest | None:
     """The current generation, if there is a dataset.
 
     A damaged manifest.json is replaced by the newest generation's own copy, on disk only with `restore`. Raises
@@ -95,6 +100,7 @@ def current_manifest(out: Path, *, restore: bool = True) -> Manifest | None:
                 manifest = read_manifest(path)
                 if restore:
                     write_atomically(out / MANIFEST_NAME, path.read_bytes())
+                    say(f"{damaged}: restored from generation {manifest.generation}")
                 return manifest
         raise FormatError(f"{damaged}; no generation in {out} can be read either: choose another OUT") from None
 

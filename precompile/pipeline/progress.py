@@ -35,7 +35,7 @@ class Progress:
             except OSError as error:
                 raise StorageError(f"cannot write the log file {log_file}: {error.strerror}; choose another") from None
         self._bar: tqdm[Any] | None = None
-        self._finished = 0
+        self._finished = self._skipped = 0
         if total:
             self.start(total)
 
@@ -92,6 +92,10 @@ class Progress:
             self._log = None
             self.say(f"cannot write the log file: {error.strerror}; going on without it")
 
+    def skip(self, inputs: int) -> None:
+        """Inputs that an earlier run has finished: they say nothing about how fast this one is."""
+        self._finished = self._skipped = inputs
+
     def finish(self, inputs: int) -> None:
         """Inputs of a finished task."""
         self._finished += inputs
@@ -106,6 +110,6 @@ class Progress:
         now = time.monotonic()
         if now - self._line_at >= _LINE_EVERY_SECONDS:
             self._line_at = now
-            rate = done / (now - self._began)
+            rate = (done - self._skipped) / (now - self._began)
             left = f", about {(self._total - done) / rate:,.0f} s left" if rate else ""
             self.say(f"{done} of {self._total} inputs, {rate:,.0f}/s{left}")

@@ -54,26 +54,28 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Annotated[str, Field(pattern=r"^[a-z_]+$", description="auto, image_folder, audio_folder or table")] = (
-        "auto"
-    )
+    source: Annotated[
+        str, Field(pattern=r"^[a-z_]+$", description="auto (found by looking), image_folder, audio_folder or table")
+    ] = "auto"
     splits: Annotated[
         Literal["auto", "none"] | Names,
         BeforeValidator(_names),
-        Field(description="split folders: auto (well-known names), none, or their names"),
+        Field(description="split folders: auto (well-known names), none, or their names with commas"),
     ] = "auto"
     classes: Annotated[
         Names | None,
         BeforeValidator(_names),
-        Field(description="the class list in order of the labels, instead of the sorted class names"),
+        Field(description="class names in the order of their labels, with commas; default: all that there are, sorted"),
     ] = None
-    media: Annotated[Literal["auto", "image", "audio"], Field(description="table: what the files are")] = "auto"
+    media: Annotated[
+        Literal["auto", "image", "audio"], Field(description="table: what the files are; auto: by their suffixes")
+    ] = "auto"
     table: Annotated[str | None, Field(description="path of the table below SOURCE, when SOURCE is its folder")] = None
     path_column: Annotated[str | None, Field(description="table: the column with paths (default: found by name)")] = (
         None
     )
     path_format: Annotated[
-        str | None, Field(description="table: the path made of columns, such as audio/fold{fold}/{file}.wav")
+        str | None, Field(description="table: makes the path of columns, such as audio/fold{fold}/{file}.wav")
     ] = None
     label_column: Annotated[str | None, Field(description="table: the column with labels (default: found by name)")] = (
         None
@@ -83,18 +85,29 @@ class Recipe(BaseModel):
         str, Field(description="table: folder that the paths are relative to, itself relative to SOURCE")
     ] = ""
     path_suffix: Annotated[str, Field(description="table: appended to each path, such as .jpg")] = ""
-    missing: Annotated[Literal["error", "quarantine"], Field(description="table: rows whose file does not exist")] = (
-        "error"
-    )
+    missing: Annotated[
+        Literal["error", "quarantine"],
+        Field(description="table: rows whose file does not exist are an error, or go to the quarantine"),
+    ] = "error"
 
     store: Annotated[
         Literal["lmdb", "flat", "tmpfs"], Field(description="kind of shard; tmpfs is flat on a RAM disk")
     ] = "lmdb"
-    encoding: Annotated[Literal["raw", "bmp"], Field(description="how an image is stored")] = "raw"
-    layout: Annotated[Literal["CHW", "HWC"], Field(description="axis order of raw images in memory")] = "CHW"
-    order: Annotated[Literal["shuffled", "source"], Field(description="how samples are placed in shards")] = "shuffled"
-    seed: Annotated[int, Field(ge=0, description="of the shuffled placement")] = 0
-    shard_size: Annotated[PositiveInt | None, Field(description="bytes; default: about 64 shards")] = None
+    encoding: Annotated[
+        Literal["raw", "bmp"],
+        Field(description="how an image is stored: raw is its pixels alone, bmp a whole .bmp file"),
+    ] = "raw"
+    layout: Annotated[Literal["CHW", "HWC"], Field(description="images: axis order, of channels, height and width")] = (
+        "CHW"
+    )
+    order: Annotated[
+        Literal["shuffled", "source"],
+        Field(description="how samples are placed in shards; what is read has the order of the source"),
+    ] = "shuffled"
+    seed: Annotated[int, Field(ge=0, description="number from which order=shuffled is made")] = 0
+    shard_size: Annotated[
+        PositiveInt | None, Field(description="bytes of a shard; default: about 64 shards of at least 4 MiB")
+    ] = None
 
     engine: Annotated[
         str, Field(pattern=r"^[a-z_]+$", description="images: exact (Pillow) or fast (OpenCV, torch)")
@@ -102,42 +115,49 @@ class Recipe(BaseModel):
     size: Annotated[
         PositiveInt | tuple[PositiveInt, PositiveInt] | None,
         BeforeValidator(_size),
-        Field(description="N or HxW; untouched by default"),
+        Field(description="images: N (see fit=short) or HxW; default: untouched"),
     ] = None
     fit: Annotated[
         Literal["short", "exact", "pad", "stretch"],
         Field(
-            description="short: shorter side N; exact: cover HxW and cut; pad: letterbox; stretch: ignore the aspect"
+            description="images: short is shorter side N; exact covers HxW and cuts, pad letterboxes, stretch squeezes"
         ),
     ] = "short"
-    crop: Annotated[PositiveInt | None, Field(description="side of the center crop, after resizing")] = None
-    max_side: Annotated[PositiveInt | None, Field(description="upper limit of the longer side")] = None
-    filter: Annotated[Literal["bilinear", "bicubic", "lanczos", "box"], Field(description="always antialiased")] = (
-        "bilinear"
-    )
+    crop: Annotated[
+        PositiveInt | None, Field(description="images: pixels, side of the center crop, after resizing")
+    ] = None
+    max_side: Annotated[PositiveInt | None, Field(description="images: pixels, upper limit of the longer side")] = None
+    filter: Annotated[
+        Literal["bilinear", "bicubic", "lanczos", "box"],
+        Field(description="images: how they are resized, always antialiased"),
+    ] = "bilinear"
     parity: Annotated[
         Literal["torchvision"] | None,
-        Field(description="torchvision: ignore EXIF orientation and clip 16-bit gray, as ImageFolder does"),
+        Field(description="images: torchvision ignores EXIF orientation and clips 16-bit gray, as ImageFolder does"),
     ] = None
     background: Annotated[
         tuple[int, int, int] | None,
         BeforeValidator(_names),
-        Field(description="R,G,B to composite transparent images on; default: drop alpha as Pillow does"),
+        Field(description="images: R,G,B from 0 to 255 below transparent ones; default: drop alpha as Pillow does"),
     ] = None
-    max_pixels: Annotated[PositiveInt, Field(description="larger images are quarantined")] = 178_956_970
+    max_pixels: Annotated[PositiveInt, Field(description="images: pixels; larger ones are quarantined")] = 178_956_970
 
     features: Annotated[
         dict[str, dict[str, Any]] | None,
         BeforeValidator(_features),
-        Field(description="audio: front ends and their parameters; default: mel"),
+        Field(description="audio: mel, waveform, or both with a comma; their parameters are keys too; default: mel"),
     ] = None
-    sample_rate: Annotated[PositiveInt | None, Field(description="Hz to resample to")] = None
+    sample_rate: Annotated[
+        PositiveInt | None,
+        Field(description="audio: Hz to resample to; default: that of the files, which must be the same for all"),
+    ] = None
     channels: Annotated[
-        Literal["mix", "left", "right", "keep"], Field(description="audio: how channels are reduced")
+        Literal["mix", "left", "right", "keep"],
+        Field(description="audio: which channels; mix is their mean, keep all (waveform only)"),
     ] = "mix"
     dtype: Annotated[
         Literal["uint8", "int16", "float16", "float32"] | None,
-        Field(description="element type; default: uint8 images, float16 log features, float32 waveforms"),
+        Field(description="element type; default: uint8 images, float16 mel (float32 with log=none), float32 waveform"),
     ] = None
 
     @model_validator(mode="after")

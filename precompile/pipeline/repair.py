@@ -1,4 +1,4 @@
-"""Compiling the samples of damaged shards again, and nothing else."""
+"""Compiling the samples of damaged shards again."""
 
 from __future__ import annotations
 

@@ -114,8 +114,17 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         sync_dir(path.parent)
 
 
+def refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise StorageError(f"{path}: expected a folder that precompile made, found a link; remove the link")
+
+
 def empty_dir(path: Path) -> None:
-    """Make `path` an empty directory; what it held is deleted. Only for directories that precompile made."""
+    """Make `path` an empty directory; what it held is deleted. Only for directories that precompile made.
+
+    Raises StorageError for a link, whose target is somebody else's.
+    """
+    refuse_link(path)
     path.mkdir(parents=True, exist_ok=True)
     for child in path.iterdir():
         if child.is_dir() and not child.is_symlink():

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from precompile.errors import FormatError
+from precompile.format.files import read_whole
 from precompile.format.index import open_array, open_text
 from precompile.pipeline.compile_input import Failure
 from precompile.pipeline.executors.heartbeat import read_left
@@ -19,6 +20,7 @@ from precompile.pipeline.plan import STAT_FIELDS
 from precompile.pipeline.storage import write_atomically
 
 _NAME = "suspects.json"
+_MAX_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,9 @@ class Suspects:
 
 def _read(path: Path) -> list[Suspect]:
     try:
-        rows = json.loads(path.read_text())
+        rows = json.loads(read_whole(path, _MAX_BYTES))
         return [Suspect(**{**row, "stat": tuple(row["stat"])}) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, FormatError):
         return []
 
 

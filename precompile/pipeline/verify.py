@@ -18,7 +18,7 @@ from precompile.pipeline.checksum import file_checksum
 from precompile.pipeline.consistency import check_rows, check_texts, lies_in_shard
 from precompile.pipeline.finding import Finding
 from precompile.pipeline.fingerprint import fingerprint
-from precompile.pipeline.hold import hold_current
+from precompile.pipeline.hold import hold
 from precompile.pipeline.input_stat import STAT_FIELDS
 from precompile.pipeline.quarantine import QUARANTINE_NAME, read_quarantine
 
@@ -29,16 +29,17 @@ _NAMED = 20
 _EXAMPLES = 3
 
 
-def verify(root: Path, *, full: bool = False) -> list[Finding]:
-    """Check the current generation.
+def verify(root: Path, *, full: bool = False, generation: int | None = None) -> list[Finding]:
+    """Check one generation; None is the current one.
 
     Always: that all files are there with the recorded sizes, and that the index is consistent: every record within its
     shard, every label a class, columns of the right length. full: every checksum, of shards, index files and records.
     Raises DatasetNotFoundError or FormatError when the manifest itself cannot be read.
     """
-    with hold_current(root) as manifest:
+    with hold(root, generation) as manifest:
         directory = generation_dir(root, manifest.generation)
-        findings = [*_check_manifest(root, directory), *_check_quarantine(directory, manifest)]
+        findings = list(_check_manifest(root, directory)) if generation is None else []
+        findings += _check_quarantine(directory, manifest)
         index, faults = _open_index(directory, manifest, full=full)
         findings += faults
         if index is not None:

@@ -13,7 +13,8 @@ from builds import assert_matches, build, cli, save_image, unchanged
 import precompile
 from precompile import machine
 
-KEYS = ["planned", "compiled", "reused", "quarantined", "left_out", "seconds", "generation", "fingerprint", "bytes"]
+KEYS = ["planned", "compiled", "reused", "quarantined", "left_out", "seconds", "generation", "fingerprint", "bytes",
+        "new_failures", "exit_code", "finished_at"]  # fmt: skip
 
 
 def test_done(raw: Path, out: Path) -> None:
@@ -38,6 +39,7 @@ def test_json_keys(raw: Path, out: Path) -> None:
     assert (facts["generation"], facts["fingerprint"]) == (1, precompile.CompiledDataset(out).fingerprint)
     assert facts["bytes"] == sum(path.stat().st_size for path in (out / "shards").iterdir())
     assert facts["seconds"] > 0
+    assert (facts["new_failures"], facts["exit_code"]) == (1, 3)
     again = build(raw, out, "--json", "--quiet")
     assert (again.code, list(again.json)) == (0, KEYS)
     assert [again.json[key] for key in KEYS[:5]] == [13, 0, 12, 1, 1]

@@ -10,7 +10,8 @@ from builds import assert_matches, build, cli, save_image, unchanged
 from inline_executor import inline  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("inline")
-EMPTY: dict[str, list[str]] = {"added": [], "removed": [], "changed": [], "relabelled": []}
+EMPTY: dict[str, object] = {"added": [], "removed": [], "renamed": [], "changed": [], "relabelled": [],
+                            "classes": {"added": [], "removed": [], "renumbered": []}}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,14 +43,28 @@ def test_from_and_to(three: Path, arguments: list[object], expected: dict[str, o
     assert (done.code, done.json) == (0, {**EMPTY, **expected})
 
 
+def test_classes_that_moved_are_named(raw: Path, out: Path) -> None:
+    build(raw, out, "--quiet")
+    save_image(raw / "a" / "new.png", 50)
+    (raw / "c0" / "00.png").rename(raw / "c0" / "renamed.png")
+    build(raw, out, "--quiet")
+    found = cli("diff", out, "--json").json
+    assert found["classes"]["added"] == ["a"]
+    assert found["classes"]["renumbered"] == sorted(path.name for path in raw.iterdir())[1:]
+    assert found["renamed"] == [["c0/00.png", "c0/renamed.png"]]
+    text = cli("diff", out).out
+    assert "  the classes changed: added 'a', " in text
+    assert "  renamed    c0/00.png -> c0/renamed.png\n" in text
+
+
 def test_text(three: Path) -> None:
     assert cli("diff", three).out.splitlines() == [
-        f"{three}: generation 2 to 3: 0 added, 1 removed, 1 changed, 0 relabelled",
+        f"{three}: generation 2 to 3: 0 added, 1 removed, 0 renamed, 1 changed, 0 relabelled",
         "  removed    c1/01.png",
         "  changed    c0/new.png",
     ]
     assert cli("diff", three, "--from", 3).out == (
-        f"{three}: generation 3 to 3: 0 added, 0 removed, 0 changed, 0 relabelled\n"
+        f"{three}: generation 3 to 3: 0 added, 0 removed, 0 renamed, 0 changed, 0 relabelled\n"
     )
 
 

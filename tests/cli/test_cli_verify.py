@@ -12,6 +12,8 @@ from inline_executor import InlineExecutor, inline  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("inline")
 
+HINT = "; --repair makes damaged shards anew from the source"
+
 
 @pytest.fixture
 def compiled(raw: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -42,7 +44,7 @@ def test_a_finding_is_one_line_and_exit_code_1(compiled: Path) -> None:
     found = cli("verify", compiled, "--against-source", "all")
     assert found.code == 1
     assert_matches(rf"^error: {path}: the file is missing; it holds \d samples: c0/00\.png, .*\n$", found.err)
-    assert found.out == f"{compiled}: files, sizes and places checked, source not compared: 1 finding\n"
+    assert found.out == f"{compiled}: files, sizes and places checked, source not compared: 1 finding{HINT}\n"
     facts = cli("verify", compiled, "--json").json
     (finding,) = facts.pop("findings")
     assert facts == {"ok": False, "repaired": [], "compared": 0}
@@ -113,9 +115,14 @@ def test_what_cannot_be_repaired_is_one_line_and_changes_nothing(raw: Path, comp
         raw.rename(raw.with_name("elsewhere"))
     with unchanged(compiled):
         refused = cli("verify", compiled, "--repair")
-    assert refused.code == 1
-    expected = {"index": "only shards can be repaired; restore the file", "source": "raw: no such file or folder"}
-    assert_matches(expected[what], refused.error)
+    assert (refused.code, refused.out) == (1, "")
+    *findings, error = refused.err.splitlines()
+    expected = {"index": "only shards can be repaired; restore the file",
+                "source": "raw: no such file or folder; --source PATH says where"}  # fmt: skip
+    assert error.startswith("error: not repaired: ")
+    assert_matches(expected[what], error)
+    assert findings
+    assert all(line.startswith("error: ") for line in findings)
 
 
 def test_a_source_that_moved(raw: Path, compiled: Path) -> None:

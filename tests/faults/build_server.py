@@ -17,8 +17,8 @@ PRELOADED = (
 )  # fmt: skip
 
 
-def run(request: dict[str, Any]) -> NoReturn:
-    """Be the build. It leads a session, and so a process group, of its own."""
+def run(request: dict[str, Any], ready: int) -> NoReturn:
+    """Be the build. It leads a session, and so a process group, of its own; `ready` is closed when it does."""
     import fault
 
     from precompile.cli.main import main
@@ -28,6 +28,7 @@ def run(request: dict[str, Any]) -> NoReturn:
         file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
+    os.close(ready)
     os.environ.update(request["environment"])
     sys.path[:0] = request["path"]  # which workers get
     sys.argv = ["precompile", *request["arguments"]]
@@ -46,18 +47,28 @@ def run(request: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
+def start(request: dict[str, Any]) -> int:
+    """The process id of a build that leads its group."""
+    seen, ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        run(request, ready)
+    os.close(ready)
+    os.read(seen, 1)
+    os.close(seen)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def serve() -> None:
     for name in PRELOADED:
         __import__(name)
     for line in sys.stdin:
         request = json.loads(line)
-        if isinstance(request, int):
-            answer = os.waitstatus_to_exitcode(os.waitpid(request, 0)[1])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                run(request)
-        print(answer, flush=True)
+        print(exit_code(request) if isinstance(request, int) else start(request), flush=True)
 
 
 if __name__ == "__main__":

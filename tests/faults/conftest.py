@@ -12,16 +12,6 @@ from scenarios import Scenarios  # noqa: E402  (imported behind that line, so th
 from servers import BuildServer  # noqa: E402
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`long` tests run only when they are asked for, whatever else -m says."""
-    if "long" in config.getoption("markexpr"):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in set(long)]
-
-
 @pytest.fixture(scope="session")
 def server_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildServer]:
     with BuildServer(tmp_path_factory.mktemp("builds")) as server:

@@ -25,6 +25,8 @@ assert shutil
 
 VARIABLE = "PRECOMPILE_TEST_FAULT"
 _CALLS = ("replace", "rename", "mkdir", "rmdir", "unlink", "remove", "fsync")
+_PAUSE_SECONDS = 120.0
+"""At most, in case that whoever would open the gate is gone."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _open, _write, _close = os.open, os.write, os.close
 
@@ -162,7 +164,8 @@ class _Injection:
         elif self._fault.do == "terminate":
             os.kill(os.getpid(), signal.SIGTERM)
         elif self._fault.do == "pause":
-            while not self._fault.gate.exists():
+            deadline = time.monotonic() + _PAUSE_SECONDS
+            while not self._fault.gate.exists() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
 

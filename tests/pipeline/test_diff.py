@@ -53,11 +53,30 @@ def test_added_removed_and_changed(raw: Path, out: Path) -> None:
     (raw / "c1" / "3.png").rename(raw / "c1" / "renamed.png")
     build(raw, out)
     assert changes(out) == {
-        "added": ["c0/new.png", "c1/renamed.png"], "removed": ["c1/1.png", "c1/3.png"], "changed": ["c0/2.png"],
+        "added": ["c0/new.png"], "removed": ["c1/1.png"], "changed": ["c0/2.png"],
+        "renamed": [("c1/3.png", "c1/renamed.png")],
     }  # fmt: skip
     assert changes(out, 2, 1) == {
-        "added": ["c1/1.png", "c1/3.png"], "removed": ["c0/new.png", "c1/renamed.png"], "changed": ["c0/2.png"],
+        "added": ["c1/1.png"], "removed": ["c0/new.png"], "changed": ["c0/2.png"],
+        "renamed": [("c1/renamed.png", "c1/3.png")],
     }  # fmt: skip
+
+
+def test_a_file_that_was_moved_to_another_class_is_relabelled(raw: Path, out: Path) -> None:
+    (raw / "c1" / "3.png").rename(raw / "c0" / "3.png")
+    shutil.copyfile(raw / "c1" / "1.png", raw / "c1" / "copy.png")
+    build(raw, out)
+    assert changes(out) == {"added": ["c1/copy.png"], "relabelled": ["c0/3.png"]}
+
+
+def test_equal_files_are_paired_one_by_one(raw: Path, out: Path) -> None:
+    for number in range(3):
+        shutil.copyfile(raw / "c0" / "0.png", raw / "c0" / f"copy{number}.png")
+    build(raw, out)
+    (raw / "c0" / "copy0.png").rename(raw / "c0" / "x.png")
+    (raw / "c0" / "copy1.png").unlink()
+    build(raw, out)
+    assert changes(out, 2, 3) == {"removed": ["c0/copy1.png"], "renamed": [("c0/copy0.png", "c0/x.png")]}
 
 
 def test_records_that_were_copied_elsewhere_did_not_change(raw: Path, out: Path) -> None:
@@ -133,7 +152,7 @@ def test_equal_bytes_of_another_shape_or_type_are_changed(tmp_path: Path) -> Non
 
 def test_nothing_in_common(raw: Path, out: Path, tmp_path: Path) -> None:
     shutil.rmtree(raw)
-    save_image(raw / "z" / "z.png", 1)
+    save_image(raw / "z" / "z.png", 100)
     build(raw, out)
     found = changes(out)
     assert (found["added"], len(found["removed"])) == (["z/z.png"], 6)

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builds import quarantine, save_image
+from builds import events, quarantine, save_image
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inline_executor import inline  # noqa: F401  (a fixture)
 from PIL import Image
 
 import precompile
-from precompile.errors import ShrinkError
+from precompile.errors import ShrinkError, StoppedError, TooManyFailuresError
+from precompile.format.generation import list_generations
 from precompile.pipeline import compile_sample, reuse
 from precompile.pipeline.options import Summary
 from precompile.pipeline.verify import verify
@@ -190,6 +191,50 @@ def test_retry_quarantined_tries_only_those_and_counts_the_attempts(
     summary = build(raw, tmp_path / "out", retry_quarantined=True)
     assert (summary.quarantined, summary.exit_code, decoded) == (1, 0, [b"\x89PNG broken"])
     assert quarantine(tmp_path / "out")["c0/bad.png"]["attempts"] == 2
+
+
+def test_a_new_name_of_a_known_failure_is_a_new_failure(raw: Path, tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    (raw / "c0" / "empty.png").write_bytes(b"")
+    build(raw, out)
+    (raw / "c1" / "empty2.png").write_bytes(b"")
+    with pytest.raises(TooManyFailuresError, match=r"^c1/empty2.png: read: empty file.*stopped by on_error=stop"):
+        build(raw, out, on_error="stop", log_file=log)
+    assert build(raw, out, log_file=log).exit_code == 3
+    assert {row["sample"] for row in events(log) if row["event"] == "quarantined"} == {"c1/empty2.png"}
+    assert [row["level"] for row in events(log) if row["event"] == "new failures"] == ["error"]
+
+
+def test_classes_that_move_are_named(raw: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_image(raw / "aardvark" / "new.png", 50)
+    precompile.build(raw, out, workers=1, store="flat")
+    assert "the classes changed: added 'aardvark', 3 others have another label now ('c0', 'c1', 'c2')" in (
+        capsys.readouterr().err
+    )
+    shutil.rmtree(raw / "aardvark")
+    assert "removed 'aardvark'" not in capsys.readouterr().err
+    precompile.build(raw, out, workers=1, store="flat", classes=("aardvark", "c0", "c1", "c2"))
+    assert "the classes changed" not in capsys.readouterr().err
+
+
+def test_generations_that_differ_are_kept_beside_those_that_were_only_touched(raw: Path, out: Path) -> None:
+    save_image(raw / "c0" / "new.png", 50)
+    build(raw, out)
+    for _ in range(3):
+        os.utime(raw / "c0" / "new.png")
+        build(raw, out)
+    assert list_generations(out) == [1, 4, 5]
+
+
+def test_a_dry_run_says_why_and_what_it_would_lose(raw: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(6):
+        (raw / f"c{number % 3}" / f"{number:02d}.png").unlink()
+    precompile.build(raw, out, workers=1, store="flat", size=4, dry_run=True)
+    said = capsys.readouterr().err
+    assert "the recipe changed (size None -> 4): compiling everything again" in said
+    assert "over 10 % of the samples would be lost: a build needs --allow-shrink" in said
+    with pytest.raises(StoppedError, match="a dry run keeps nothing"):
+        build(raw, out, size=4, dry_run=True, max_runtime_seconds=1e-9)
 
 
 def test_a_damaged_index_makes_everything_anew(raw: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,17 @@
-"""Checks of a front end's parameters."""
+"""A front end's parameters: their meaning, and checks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import field
 from typing import Any
 
 from precompile.errors import RecipeError
+
+
+def parameter(default: Any, meaning: str) -> Any:
+    """A dataclass field that a recipe may set; `recipes --keys` prints its meaning, which has unit and choices."""
+    return field(default=default, metadata={"meaning": meaning})
 
 
 def check_names(feature: str, parameters: Mapping[str, Any], choices: Collection[str]) -> None:

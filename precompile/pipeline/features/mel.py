@@ -12,6 +12,7 @@ import numpy as np
 from precompile.errors import ContentError, RecipeError
 from precompile.format.schema import FieldSpec
 from precompile.pipeline.features import _parameters as check
+from precompile.pipeline.features._parameters import parameter
 from precompile.pipeline.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -32,29 +33,24 @@ class Mel:
 
     sample_rate: int | None = None
     """Hz; None takes each file's own."""
-    n_fft: int = 400
-    win_length: int | None = None
-    """Samples, at most n_fft; None is n_fft."""
-    hop_length: int = 160
-    """Samples from one frame to the next."""
-    num_mels: int = 80
-    f_min: float = 0.0
-    """Hz."""
-    f_max: float | None = None
-    """Hz, at most half the sample rate; None is half of it."""
-    power: float = 2.0
-    """Exponent of the magnitude: 2 power, 1 magnitude."""
-    mel_scale: str = "htk"
-    norm: str | None = None
-    """None, or `slaney`: triangles of equal area."""
-    log: str = "ln"
-    """`ln`: ln(max(x, log_floor)). `db`: (20 / power) * log10 of it (torchaudio's amplitude_to_DB). `none`: x."""
-    log_floor: float = 1e-10
-    top_db: float | None = None
-    """dB below the clip's maximum at which values are cut off; for log=db."""
-    center: bool = True
-    """Frame t is centered at t * hop_length, with reflection at both ends; False starts it there."""
-    dtype: str = "float16"
+    n_fft: int = parameter(400, "samples of a Fourier transform")
+    win_length: int | None = parameter(None, "samples of the window, at most n_fft; none: n_fft")
+    hop_length: int = parameter(160, "samples from one frame to the next")
+    num_mels: int = parameter(80, "mel bins")
+    f_min: float = parameter(0.0, "Hz, lower end of the lowest mel bin")
+    f_max: float | None = parameter(None, "Hz, upper end of the highest mel bin; none: half the sample rate")
+    power: float = parameter(2.0, "exponent of the magnitude: 2 is power, 1 magnitude")
+    mel_scale: str = parameter("htk", "htk or slaney")
+    norm: str | None = parameter(None, "none, or slaney: triangles of equal area")
+    log: str = parameter(
+        "ln", "ln: ln(max(x, log_floor)); db: (20 / power) * log10 of it, as torchaudio's amplitude_to_DB; none: x"
+    )
+    log_floor: float = parameter(1e-10, "smallest value that the logarithm sees")
+    top_db: float | None = parameter(None, "dB below the clip's maximum where values are cut off, with log=db")
+    center: bool = parameter(
+        True, "true: frame t is centered at t * hop_length, with reflection at both ends; false: it starts there"
+    )
+    dtype: str = parameter("float16", "float16 or float32; default: the key dtype, float32 with log=none")
 
     def __post_init__(self) -> None:
         check.check_integer("n_fft", self.n_fft, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from precompile.format.schema import FieldSpec
-from precompile.pipeline.features._parameters import check_choice, check_names
+from precompile.pipeline.features._parameters import check_choice, check_names, parameter
 from precompile.pipeline.recipe import Recipe
 
 DTYPES = ("float32", "int16")
@@ -19,7 +19,7 @@ DTYPES = ("float32", "int16")
 class Waveform:
     """float32 as decoded, or int16 = round(x * 32768) limited to [-32768, 32767], which is exact for 16-bit files."""
 
-    dtype: str = "float32"
+    dtype: str = parameter("float32", "float32, or int16: round(x * 32768); default: the key dtype")
     num_channels: int | None = 1
     """1, or None when all channels of each file are kept."""
 
