@@ -15,8 +15,8 @@ from precompile import __version__
 from precompile.errors import FormatError, ShrinkError, StoppedError, TooManyFailuresError
 from precompile.format.generation import generation_dir
 from precompile.format.manifest import Manifest
+from precompile.pipeline.announce import say_first, say_last
 from precompile.pipeline.checksum import values_checksum
-from precompile.pipeline.class_changes import describe_classes
 from precompile.pipeline.commit import commit_generation
 from precompile.pipeline.comparison import Comparison
 from precompile.pipeline.compile_input import Job
@@ -40,13 +40,12 @@ from precompile.pipeline.reuse import NONE, Reuse
 from precompile.pipeline.sample import Source
 from precompile.pipeline.sources import open_source
 from precompile.pipeline.storage import empty_dir, storage_errors
-from precompile.pipeline.versions import describe_mix, library_versions, mixed_versions
+from precompile.pipeline.versions import library_versions
 from precompile.pipeline.work import Work
 
 __all__ = ["BuildOptions", "Summary", "build", "recipe_of"]
 
 _MAX_SHRINK = 0.1
-_NAMED_FAILURES = 20
 
 
 def build(
@@ -135,7 +134,7 @@ class _Build:
             return self._summary(plan, before, compiled=0, failures=())
         reuse, why = comparison.find_reuse(plan)
         work = self._work(dirs, plan, reuse)
-        self._say_first(plan, why, progress)
+        say_first(plan, why, progress)
         progress.start(len(work.order))
         job, deadline = self._job(plan, reuse), self._deadline()
         receipts = PlanCompiler(dirs, work, job, options=self._options, deadline=deadline, progress=progress).run()
@@ -162,7 +161,7 @@ class _Build:
         work = Work.of(plan, reuse, self._recipe_digest)
         kept = len(reuse.failed)
         with Progress(quiet=self._options.quiet) as progress:
-            self._say_first(plan, why, progress)
+            say_first(plan, why, progress)
             if self._is_shrunk(len(plan) - kept, before):
                 progress.say("over 10 % of the samples would be lost: a build needs --allow-shrink")
         try:
@@ -176,14 +175,6 @@ class _Build:
 
     def _comparison(self, before: Manifest | None) -> Comparison:
         return Comparison(self._out, self._recipe, self._recipe_digest, self._options, before)
-
-    def _say_first(self, plan: Plan, why: str, progress: Progress) -> None:
-        """Nobody should be surprised that everything is compiled, or that a dataset has no labels."""
-        if "label" not in plan.columns:
-            progress.say("no labels: there are no class folders, or no label column (--set label_column= names it)")
-        if why:
-            progress.say(why)
-            progress.event("info", "compared", message=why)
 
     def _job(self, plan: Plan, reuse: Reuse) -> Job:
         all_files = bool((np.diff(plan.paths.offsets) > 0).all())
@@ -208,38 +199,14 @@ class _Build:
         self._forget(dirs)
         prune(dirs, keep=self._options.keep)
         empty_dir(dirs.work)
-        self._say_last(before, manifest, failures, progress)
+        too_many = len(failures) > self._options.allowed_failures(len(plan))
+        say_last(self._out, before, manifest, failures, too_many=too_many, progress=progress)
         return self._summary(plan, manifest, compiled=writer.compiled, failures=failures)
 
     def _forget(self, dirs: BuildDirs) -> None:
         """Shards of interrupted builds that nothing uses are no longer wanted."""
         for directory in (dirs.receipts, dirs.kept):
             empty_dir(directory)
-
-    def _say_last(
-        self, before: Manifest | None, manifest: Manifest, failures: tuple[Quarantined, ...], progress: Progress
-    ) -> None:
-        moved = "" if before is None else describe_classes(before.classes, manifest.classes)
-        if moved:
-            progress.say(moved)
-            progress.event("warning", "classes changed", message=moved)
-        for row in failures[:_NAMED_FAILURES]:
-            progress.say(f"quarantined: {row}")
-        if len(failures) > _NAMED_FAILURES:
-            progress.say(f"… and {len(failures) - _NAMED_FAILURES} more; `precompile info {self._out}` lists them")
-        if len(failures) > self._options.allowed_failures(manifest.count + manifest.quarantined):
-            progress.event(
-                "error",
-                "new failures",
-                message=f"{len(failures)} of the inputs failed for the first time",
-                count=len(failures),
-            )
-        mix = mixed_versions(manifest.shards)
-        if mix:
-            progress.say(f"shards were made by several library versions ({describe_mix(mix)}), whose pixels or "
-                         "features may differ slightly; --rebuild makes all with the installed ones")  # fmt: skip
-            progress.event("warning", "mixed versions", message=describe_mix(mix))
-        progress.event("info", "committed", generation=manifest.generation, count=manifest.count)
 
     def _check_shrink(self, count: int, before: Manifest | None) -> None:
         if before is not None and self._is_shrunk(count, before):

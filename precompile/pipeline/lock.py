@@ -13,12 +13,14 @@ from collections.abc import Iterator
 import filelock
 
 from precompile import machine
-from precompile.errors import BusyError, StorageError
+from precompile.errors import BusyError, FormatError, StorageError
+from precompile.format.files import read_whole
 from precompile.format.manifest import MANIFEST_NAME
 from precompile.pipeline.layout import BuildDirs
 from precompile.pipeline.storage import storage_error, storage_errors
 
 _REFRESH_SECONDS = 10.0
+_MAX_OWNER_BYTES = 1 << 16
 _STALE_SECONDS = 60.0
 """An owner on another host that has not refreshed its mark for so long is taken for dead."""
 
@@ -101,9 +103,9 @@ def _owner(dirs: BuildDirs) -> str:
 
 def _read_owner(dirs: BuildDirs) -> dict[str, object]:
     try:
-        owner = json.loads(dirs.owner.read_text())
+        owner = json.loads(read_whole(dirs.owner, _MAX_OWNER_BYTES))
         return owner if isinstance(owner, dict) else {}
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError, FormatError):
         return {}
 
 

@@ -57,6 +57,8 @@ class BuildOptions:
             number = float(text.removesuffix("%"))
         except ValueError:
             number = -1.0
+        if text.endswith("%") and number > 100:
+            number = -1.0
         if not 0 <= number < math.inf or (not text.endswith("%") and number != int(number)):
             raise RecipeError(f"max_failures must be N or P%, got max_failures={self.max_failures!r}")
         return int(planned * number / 100) if text.endswith("%") else int(number)

@@ -126,17 +126,28 @@ class Scenarios:
         return self._over(home, base, lambda raw, _: None, "--size", 16)
 
     def _switched(self, home: Path, base: tuple[object, ...]) -> Scenario:
-        """Another recipe over a build that was killed with some shards done; then that build's command again."""
+        """Another recipe over a build that was interrupted; then that build's command again."""
+        scenario = self._interrupted(home, base)
+        return replace(scenario, arguments=(*scenario.arguments, "--size", 16), again=scenario.arguments)
+
+    def _moved_on(self, home: Path, base: tuple[object, ...]) -> Scenario:
+        """The source has changed since a build of it was interrupted; its finished shards are used all the same."""
+        scenario = self._interrupted(home, base)
+        remove_pictures(scenario.raw, home)
+        save_image(scenario.raw / "c2" / "new.png", 100, side=20)
+        return scenario
+
+    def _interrupted(self, home: Path, base: tuple[object, ...]) -> Scenario:
+        """Before: a first build that was killed when some of its shards were done."""
         scenario = self._first(home, (*base, "--keep", 1))
         counting = Fault(str(home), str(home / "counted"), role="worker")
         self._run(scenario.command(home / "counted"), counting)
-        published = [n for n, call in enumerate(counting.calls("worker")) if call.startswith("replace build/shards")]
+        published = [n for n, call in enumerate(counting.calls("worker")) if call.startswith("replace build/receipts")]
         before = home / "before"
-        kill = replace(counting, root=str(before), at=published[1], do="kill group")
+        kill = replace(counting, root=str(before), at=published[2], do="kill group")
         assert self._server.run(*scenario.command(before), environment=kill.environment).code == -signal.SIGKILL
         (home / "worker.calls").unlink()
-        arguments = scenario.arguments
-        return replace(scenario, before=before, arguments=(*arguments, "--size", 16), again=arguments)
+        return replace(scenario, before=before)
 
 
 def make_pictures(raw: Path) -> Path:

@@ -59,6 +59,12 @@ def test_a_kill_in_the_change_to_another_recipe_does_not_spoil_the_first(kills: 
     found.check(removals[1:3])
 
 
+def test_a_kill_while_finished_shards_are_carried_over_does_not_lose_them(kills: MakeKills) -> None:
+    found = kills("moved_on", "flat")
+    kept = [point for point in found.all() if "build/kept/" in found.calls[point]]
+    found.check([kept[0], kept[-1] + 1])
+
+
 @BOTH
 def test_a_worker_killed_while_it_publishes_is_replaced(kills: MakeKills, after: bool) -> None:
     found = kills("first", "flat", role="worker", after=after)
@@ -93,7 +99,7 @@ def test_a_reader_keeps_its_generation_through_kills(kills: MakeKills) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @BOTH
-@pytest.mark.parametrize("name", ["first", "smaller", "incremental", "rebuild", "recipe", "switched"])
+@pytest.mark.parametrize("name", ["first", "smaller", "incremental", "rebuild", "recipe", "switched", "moved_on"])
 def test_a_kill_at_every_call_of_the_build(kills: MakeKills, name: str, after: bool) -> None:
     found = kills(name, STORES[after], after=after)
     found.check(found.all())

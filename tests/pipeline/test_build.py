@@ -237,7 +237,7 @@ def test_options_from_object_and_keywords(raw: Path, tmp_path: Path) -> None:
         ({"timeout_seconds": float("nan")}, "^timeout must be more than 0 seconds, got timeout=nan"),
         ({"on_error": "skip"}, "^on_error must be quarantine or stop, got on_error='skip'"),
         *(({"max_failures": value}, "^max_failures must be N or P%, got max_failures=")
-          for value in ("x", "", "%", "-1", "-1%", "1.5", "nan", "nan%", "inf", "inf%")),
+          for value in ("x", "", "%", "-1", "-1%", "1.5", "nan", "nan%", "inf", "inf%", "200%")),
     ],
 )  # fmt: skip
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

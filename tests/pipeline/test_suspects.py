@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,14 @@ def test_a_damaged_record_of_suspects_is_forgotten(raw: Path, dirs: BuildDirs, i
     (dirs.workers).mkdir()
     (dirs.workers / "0000.heartbeat").write_bytes(b"short")
     assert len(Suspects.open(dirs)) == 0
+    assert precompile.build(raw, dirs.root, **KEYS).compiled == 12
+
+
+@pytest.mark.parametrize("name", ["suspects.json", "owner.json", "plan/plan.json", "workers/0000.heartbeat"])
+def test_a_pipe_in_the_place_of_a_file_hangs_nothing(raw: Path, dirs: BuildDirs, inline: None, name: str) -> None:  # noqa: F811
+    (dirs.work / name).parent.mkdir(parents=True)
+    dirs.lock.touch()
+    os.mkfifo(dirs.work / name)
     assert precompile.build(raw, dirs.root, **KEYS).compiled == 12
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from precompile.errors import FormatError
+from precompile.format.files import read_whole
+
 NO_SAMPLE = -1
 SUFFIX = ".heartbeat"
 _NUM_BYTES = 32
@@ -63,8 +66,8 @@ def read_left(directory: Path) -> list[Pulse]:
     pulses = []
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         try:
-            data = path.read_bytes()
-        except OSError:
+            data = read_whole(path, _NUM_BYTES)
+        except (OSError, FormatError):
             continue
         values = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
         if len(data) == _NUM_BYTES and values[_SAMPLE] > NO_SAMPLE and values[_DONE] >= 0:
