@@ -51,7 +51,9 @@ class BuildServer:
             "arguments": list(map(str, arguments)), "environment": dict(environment or {}), "path": [str(SITE)],
             "out": str(out), "err": str(err),
         }  # fmt: skip
-        return Build(self, self._ask(request), out, err)
+        pid = self._ask(request)
+        assert pid > 1, f"expected a process id, got {pid}"
+        return Build(self, pid, out, err)
 
     def run(self, *arguments: object, environment: Mapping[str, str] | None = None) -> Outcome:
         return self.start(*arguments, environment=environment).finish()
