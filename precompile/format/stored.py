@@ -11,6 +11,7 @@ from precompile.format import record
 from precompile.format.generation import generation_dir, read_current, read_generation, shard_path
 from precompile.format.index import Index
 from precompile.format.lease import take_lease
+from precompile.format.locate import Located, locate_fields, locate_records
 from precompile.format.manifest import Manifest
 from precompile.format.schema import ALIGNMENT
 from precompile.format.shards import ShardMap
@@ -64,22 +65,36 @@ class Stored:
         replaced = wanted is None and read_current(self.root).generation != self.manifest.generation
         return replaced or not self._directory.exists()
 
-    def places(self, indices: np.ndarray) -> np.ndarray:
+    def places(self, numbers: np.ndarray) -> np.ndarray:
         """int64 (n,) sample numbers -> int64 (n,) places of their records in the shard map."""
-        if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < self.manifest.count:
+        return self.extents(numbers)[0]
+
+    def extents(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64 (n,) sample numbers -> places and lengths in bytes of their records, int64 (n,) each."""
+        if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.manifest.count:
             raise IndexError(
-                f"sample numbers must be from 0 to {self.manifest.count - 1}, got {indices.min()} to {indices.max()}"
+                f"sample numbers must be from 0 to {self.manifest.count - 1}, got {numbers.min()} to {numbers.max()}"
             )
-        shard, offset, length = self.index.record[indices].T
-        good = (
-            (offset >= 0) & (offset % ALIGNMENT == 0) & (length > 0) & (shard >= 0) & (shard < len(self.shards.sizes))
-        )
-        if self._fixed is not None:
-            good &= length == self._fixed[1]
-        if not good.all() or (offset > self.shards.sizes[shard] - length).any():
+        found = locate_records(self.index, self.shards, numbers)
+        if found is None or (self._fixed is not None and (found[1] != self._fixed[1]).any()):
             raise self._outside()
-        places: np.ndarray = self.shards.starts[shard] + offset
-        return places
+        return found
+
+    def fields(self, numbers: np.ndarray) -> dict[str, Located]:
+        """int64 (n,) sample numbers -> where each array field lies, by name."""
+        places, lengths = self.extents(numbers)
+        if self._fixed is not None:
+            shapes = [
+                np.broadcast_to(np.array(shape, np.int64), (len(numbers), len(shape))) for shape in self._fixed_shapes
+            ]
+            return {spec.name: Located(places + offset, shape)
+                    for spec, offset, shape in zip(self._arrays, self._fixed[0], shapes)}  # fmt: skip
+        found = locate_fields(self.schema, self.index, numbers, places, lengths)
+        if found is None:
+            for number in numbers.tolist():
+                self.index.shapes(number)  # raises where a shape is what is wrong
+            raise self._outside()
+        return found
 
     def record(self, index: int) -> np.ndarray:
         """The bytes of one sample's record, a read-only uint8 view."""

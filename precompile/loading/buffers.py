@@ -6,7 +6,7 @@ import contextlib
 import math
 import mmap
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,6 +34,14 @@ def fresh_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     if num_bytes < _HUGE_PAGE:
         return np.zeros(shape, dtype)
     return aligned_buffer(num_bytes).view(dtype).reshape(shape)
+
+
+class HostBuffers(Protocol):
+    """Reusable memory of one size. Used by one thread."""
+
+    def take(self) -> np.ndarray:
+        """A uint8 (num_bytes,) array that nobody looks at, and that nothing is copied from."""
+        ...
 
 
 class BufferPool:

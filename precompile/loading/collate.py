@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,17 +13,75 @@ import torch
 from precompile.loading.buffers import fresh_array
 
 
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """How samples of varying shape become one batch, as the Loader's `collate`."""
+
+    value: float = 0.0
+    """What stands behind each sample's end; the silence of log features is not 0."""
+    multiple_of: int = 1
+    """The sizes of a batch along varying axes are rounded up to it, such as 8 or 64: fewer different shapes."""
+
+    def __post_init__(self) -> None:
+        if type(self.multiple_of) is not int or self.multiple_of < 1:
+            raise ValueError(f"multiple_of must be an integer of at least 1, got multiple_of={self.multiple_of!r}")
+        if not isinstance(self.value, int | float):
+            raise ValueError(f"value must be a number, got value={self.value!r}")
+
+
 class Padded(NamedTuple):
     """A batch of samples of varying shape."""
 
     data: torch.Tensor
-    """(batch, *largest shape), zeros behind each sample's end."""
+    """(batch, *largest shape), zeros (or Pad's value) behind each sample's end."""
     lengths: torch.Tensor
     """int64: each sample's true size along the varying axis, (batch,), or along several, (batch, axes)."""
+
+    def mask(self, *axes: int) -> torch.Tensor:
+        """bool, on the device of the batch: True where a sample is, False where padding is.
+
+        axes: which axes of `data` vary; by default the last one, or the last two of images. The mask is (batch, size)
+        or (batch, height, width); `mask()[:, None]` fits data with channels or bins in front.
+        """
+        lengths = self.lengths if self.lengths.ndim > 1 else self.lengths[:, None]
+        count = lengths.shape[1]
+        sizes = [self.data.shape[axis] for axis in axes or range(-count, 0)]
+        if len(sizes) != count:
+            raise ValueError(f"this batch varies along {count} axes, got axes={axes}")
+        mask = torch.ones((), dtype=torch.bool, device=lengths.device)
+        for axis, size in enumerate(sizes):
+            inside = torch.arange(size, device=lengths.device) < lengths[:, axis, None]
+            mask = mask & inside.view(len(lengths), *[size if other == axis else 1 for other in range(count)])
+        return mask
+
+
+class GatheredSamples(list[Any]):
+    """Samples that were read as one batch, with that batch, so that nothing has to be copied again."""
+
+    def __init__(self, samples: list[Any], batch: Any) -> None:
+        super().__init__(samples)
+        self._batch = batch
+        self._seen = self._parts()
+
+    def unchanged_batch(self) -> Any | None:
+        """The batch, unless a sample or a part of one was put in the place of another since."""
+        parts = self._parts()
+        is_unchanged = len(parts) == len(self._seen) and all(map(operator.is_, parts, self._seen))
+        return self._batch if is_unchanged else None
+
+    def _parts(self) -> list[Any]:
+        if self and isinstance(self[0], dict):
+            return [part for sample in self for part in sample.values()]
+        return list(self)
 
 
 def pad(arrays: Sequence[np.ndarray], varying_axes: Sequence[int]) -> Padded:
     """Arrays of one rank and dtype -> one tensor of fresh memory, and the true sizes along `varying_axes`."""
+    first = arrays[0]
+    if first.ndim == 3 and not first.flags.c_contiguous and first.transpose(1, 2, 0).flags.c_contiguous:
+        axes = [(2, 0, 1)[axis] for axis in varying_axes]  # channels last in memory, and so is the batch
+        padded = pad([array.transpose(1, 2, 0) for array in arrays], axes)
+        return Padded(padded.data.permute(0, 3, 1, 2), padded.lengths)
     shapes = np.array([array.shape for array in arrays], np.int64)
     data = fresh_array((len(arrays), *shapes.max(axis=0).tolist()), arrays[0].dtype)
     for row, array in zip(data, arrays):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +19,9 @@ from precompile.format.manifest import Manifest
 from precompile.format.schema import Schema
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
-from precompile.loading.collate import collate_values
+from precompile.loading.background import run_safely
+from precompile.loading.batch_reader import BatchReader
+from precompile.loading.collate import GatheredSamples, collate_values
 
 Fields: TypeAlias = str | Sequence[str] | None
 Transform: TypeAlias = Callable[[Any], Any]
@@ -60,6 +64,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self._generation = generation
         self._stored: Stored | None = None
+        self._local = threading.local()
         self._generation = self.stored.manifest.generation
         for name in self.field_names:
             if name not in self.schema:
@@ -83,12 +88,15 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         return self._stored
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stored": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_local"} | {"_stored": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _local=threading.local())
 
     def __copy__(self) -> CompiledDataset:
         """Shares the opened files, and so their lease, with this one."""
         clone = object.__new__(type(self))
-        clone.__dict__.update(self.__dict__)
+        clone.__dict__.update(self.__dict__, _local=threading.local())
         return clone
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledDataset:
@@ -140,6 +148,22 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         assert isinstance(keys, TextColumn)
         return keys
 
+    def lengths(self, field: str | None = None) -> np.ndarray:
+        """Sizes of every sample along the axes of an array field that vary: int64 (len(self),), or (len(self), axes).
+
+        field: by default the first of `fields` whose shape varies.
+        """
+        varying = [name for name in self.field_names if not self.schema[name].is_fixed]
+        name = field if field is not None else next(iter(varying), None)
+        if name not in varying:
+            raise ValueError(f"{self.root}: expected a field whose shape varies, got {field!r}; "
+                             f"choose from {', '.join(varying) or 'none: all samples have one shape'}")  # fmt: skip
+        column = self.stored.index.shape_column(name)
+        assert column is not None
+        axes = list(self.schema[name].varying_axes)
+        rows = column[self._start : self._start + self._count]
+        return rows[:, axes[0]] if len(axes) == 1 else rows[:, axes]
+
     def column(self, name: str) -> Column:
         """A whole column (shape `()`) of this split, mapped from disk: an array, or a sequence of str."""
         columns = self.stored.index.columns
@@ -160,18 +184,57 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         return self._count
 
     def __getitem__(self, index: int) -> Any:
-        number = self.sample_number(index)
+        return self._sample(self.sample_number(index))
+
+    def _sample(self, number: int) -> Any:
         return self.arrange({name: self._transformed(name, self._value(number, name)) for name in self.field_names})
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples; torch's DataLoader calls this once per batch."""
-        return [self[index] for index in indices]
+        """Several samples; torch's DataLoader calls this once per batch.
+
+        Samples of fixed shape are gathered at once and share the memory of the batch that `collate` makes of them;
+        `clone()` what is kept for long.
+        """
+        numbers = np.array([self.sample_number(index) for index in indices], np.int64)
+        if self.transform is not None or not len(numbers) or not self._is_gathered:
+            return [self._sample(number) for number in numbers.tolist()]
+        batch = self._read_batch(numbers)
+        return GatheredSamples(self._rows(batch), batch)
+
+    @property
+    def _is_gathered(self) -> bool:
+        specs = [self.schema[name] for name in self.field_names]
+        return all(spec.is_fixed for spec in specs) and not all(spec.is_column for spec in specs)
+
+    def _read_batch(self, numbers: np.ndarray) -> Any:
+        reader = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = self._local.reader = BatchReader(self.stored, self.field_names, self.arrange)
+        job = reader.plan(numbers, [len(numbers)])
+        run_safely(job.fill)
+        return job.batches()[0]
+
+    def _rows(self, batch: Any) -> list[Any]:
+        """A batch -> its samples, as `__getitem__` gives them."""
+        parts = [batch] if isinstance(self.fields, str) else batch.values() if self.fields is None else batch
+        columns = {name for name in self.field_names if self.schema[name].is_column}
+        rows = [
+            part.tolist() if name in columns and isinstance(part, torch.Tensor) else list(part)
+            for name, part in zip(self.field_names, parts)
+        ]
+        if isinstance(self.fields, str):
+            return rows[0]
+        samples = list(zip(*rows))
+        return samples if self.fields is not None else [dict(zip(self.field_names, sample)) for sample in samples]
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """Samples -> a batch in the same form (dict, tuple or value). Give it to DataLoader as `collate_fn`.
 
-        Equal shapes are stacked; a field whose shape varies becomes `Padded(data, lengths)`.
+        Equal shapes are stacked; a field whose shape varies becomes `Padded(data, lengths)`. Samples of one
+        `__getitems__`, unchanged, are the batch that was gathered, without another copy.
         """
+        if isinstance(samples, GatheredSamples) and (batch := samples.unchanged_batch()) is not None:
+            return batch
         names = self.field_names
         if isinstance(self.fields, str):
             rows = {self.fields: list(samples)}
@@ -182,13 +245,10 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
             }
         return self.arrange({name: collate_values(values, self._axes_to_pad(name)) for name, values in rows.items()})
 
-    def arrange(self, values: Mapping[str, Any]) -> Any:
-        """Values by field name -> the form that `fields` asks for."""
-        if self.fields is None:
-            return dict(values)
-        if isinstance(self.fields, str):
-            return values[self.fields]
-        return tuple(values[name] for name in self.field_names)
+    @property
+    def arrange(self) -> Callable[[Mapping[str, Any]], Any]:
+        """Values by field name -> the form that `fields` asks for. Does not refer to this object."""
+        return functools.partial(_arrange, self.fields)
 
     def sample_number(self, index: int) -> int:
         """Position in this split -> row of the index. Negative positions count from the end."""
@@ -227,3 +287,11 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         if self.transform is not None and self._transform_of(name) is not None:
             return ()
         return self.schema[name].varying_axes
+
+
+def _arrange(fields: Fields, values: Mapping[str, Any]) -> Any:
+    if fields is None:
+        return dict(values)
+    if isinstance(fields, str):
+        return values[fields]
+    return tuple(values[name] for name in fields)

@@ -1,147 +1,183 @@
-"""Loader: batches from memory reads, filled ahead by a background thread into reused buffers."""
+"""Loader: batches from memory reads, filled ahead by background threads into reused buffers."""
 
 from __future__ import annotations
 
-import operator
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+import functools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
-from precompile.loading.background import background_thread
+from precompile.loading.background import run_ahead
+from precompile.loading.batch_reader import Job
+from precompile.loading.batching import (
+    EpochSource,
+    IterableSampler,
+    fixed_batches,
+    number_of_batches,
+    positions_ahead,
+    read_batches,
+)
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.filler import Filler, Group
-from precompile.loading.samplers import batches, epoch_order
+from precompile.loading.filling import Filling, filling_for
+from precompile.loading.length_batches import LengthBatchSampler
+from precompile.loading.orders import Batches, Epoch
+from precompile.loading.ranks import Ranks
+from precompile.loading.samplers import ShuffleSampler
+from precompile.loading.windows import Window
 
 
 class Loader:
     """Iterates over batches of a CompiledDataset; a drop-in for `for images, labels in DataLoader(...)`.
 
     Args:
-        dataset: a CompiledDataset, or a torch Subset of one (random_split). Its `fields` decide the form of a
-            batch, its `split` the samples. A `transform` is applied per sample in the background thread.
-        batch_size: samples per batch; the last may be smaller, unless `drop_last`.
+        dataset: a CompiledDataset, a torch Subset of one (random_split), or what `to_tensors` made of one. Its
+            `fields` decide the form of a batch, its `split` the samples. A `transform` runs per sample, in a thread.
+        batch_size: samples per batch; the last may be smaller, unless `drop_last`. None when a sampler gives batches.
         shuffle: a new order each epoch, a function of (seed, epoch); `set_epoch` chooses the epoch, otherwise each
             new iteration is the next one.
-        sampler: positions in the dataset to read, in their order (an iterable that can be iterated once per
-            epoch, such as a torch Sampler); excludes shuffle.
-        prefetch: how many batches are filled ahead.
+        sampler: which positions of the dataset to read, in which order; excludes shuffle. One of precompile's
+            (ShuffleSampler, BlockShuffleSampler, LengthBatchSampler; they also split over ranks), or any iterable of
+            positions, or with batch_size=None of batches of positions, that can be iterated once per epoch.
+        batch_frames: batches of samples of similar length with at most this many frames, padding included (and at
+            most batch_size samples).
+        windows: a window for the first array field, such as RandomCrop(224), or a dict of windows by field. Only
+            the bytes of the window are copied. Drawn by (seed, epoch, sample).
+        collate: Pad(...) to choose padding; or a callable that makes a batch of a list of samples, run in a thread.
+        device: where batches are to be, such as "cuda": pinned buffers, and copies that run while the step does.
+        threads: of its own, which copy; each is single-threaded in torch, whose thread count elsewhere is left alone.
+        prefetch: how many batches are filled ahead; 0: none, and no threads, each is filled when it is asked for.
 
     A batch is yours: its memory is reused only after every tensor that looks at it is gone, so keeping all
-    batches of an epoch is safe and merely allocates more. One thread of its own, single-threaded in torch;
-    torch's thread count for everyone else is left alone. An exception in the thread is raised to the consumer.
+    batches of an epoch is safe and merely allocates more. An exception in a thread is raised to the consumer.
+    The order and the content of batches depend on nothing but the arguments, not on threads, prefetch or device.
     """
 
     def __init__(
         self,
         dataset: CompiledDataset | torch.utils.data.Subset[Any],
-        batch_size: int,
+        batch_size: int | None = None,
         *,
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
-        sampler: Iterable[int] | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_frames: int | None = None,
+        windows: Window | Mapping[str, Window] | None = None,
+        collate: Any = None,
+        device: str | torch.device | None = None,
+        threads: int = 1,
         prefetch: int = 3,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("prefetch", prefetch)):
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {name}={value!r}")
-        if type(seed) is not int or seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, got seed={seed!r}")
-        if sampler is not None and shuffle:
-            raise ValueError("sampler and shuffle exclude each other: the sampler decides the order")
-        self.dataset, self._subset = _unwrap(dataset)
-        self.batch_size = batch_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.sampler, self.prefetch = sampler, prefetch
-        self.epoch = 0
-        self._idle: list[Filler] = []
+        for name, value, least in (("threads", threads, 1), ("prefetch", prefetch, 0), ("seed", seed, 0)):
+            _check_number(name, value, least)
+        if batch_size is not None:
+            _check_number("batch_size", batch_size, 1)
+        for name, given in (("shuffle", shuffle), ("batch_frames", batch_frames)):
+            if sampler is not None and given:
+                raise ValueError(f"sampler and {name} exclude each other: the sampler decides the order")
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self.threads, self.prefetch = threads, prefetch
+        self._options: dict[str, Any] = {"windows": windows, "collate": collate, "device": device, "seed": seed}
+        self._idle: list[Filling] = [filling_for(dataset, **self._options)]
+        self._reads_all = sampler is None
+        if batch_frames is not None:
+            sampler = LengthBatchSampler(
+                dataset, batch_size=batch_size, batch_frames=batch_frames, shuffle=shuffle, seed=seed,
+                drop_last=drop_last, rank=0, world_size=1,
+            )  # fmt: skip
+        elif isinstance(sampler, LengthBatchSampler) and batch_size is not None:
+            raise ValueError("a LengthBatchSampler decides the batches: leave batch_size out")
+        self.sampler = _epoch_sampler(sampler, len(dataset), batch_size, shuffle=shuffle, seed=seed)
+        self._gives_batches = batch_size is None or batch_frames is not None
+        self._progress: tuple[Epoch, int] | None = None
+        self._epoch_was_set = False
 
     def __len__(self) -> int:
-        count = self._count if self.sampler is None else len(self.sampler)  # type: ignore[arg-type]
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
-
-    @property
-    def _count(self) -> int:
-        return len(self.dataset) if self._subset is None else len(self._subset)
+        count = len(self.sampler)
+        if self._gives_batches or self.batch_size is None:
+            return count
+        return number_of_batches(count, self.batch_size, self.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration runs this epoch's order."""
-        self.epoch = epoch
+        """The next iteration runs this epoch's order; what is left of it, if `load_state_dict` restored this epoch."""
+        self.sampler.set_epoch(epoch)
+        self._progress, self._epoch_was_set = None, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is: after the batch that was given last. Small, of plain numbers (JSON)."""
+        return self.sampler.state_dict() if self._progress is None else self.sampler.state(*self._progress)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on behind that batch. Raises ValueError when the state is of another epoch order."""
+        self.sampler.load_state_dict(state)
+        self._progress, self._epoch_was_set = None, False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_idle": []}
 
     def __iter__(self) -> Iterator[Any]:
-        order = self._order()
-        self.epoch += 1
-        return self._epoch(order)
+        if self._reads_all and (world_size := Ranks().current().world_size) > 1:
+            warnings.warn(
+                f"torch.distributed runs {world_size} processes and each will read all samples; give sampler="
+                "ShuffleSampler(dataset), which splits them, or with rank=0, world_size=1, where all are meant",
+                stacklevel=2,
+            )
+        epoch = self.sampler.begin()
+        batches = self._batches(epoch)
+        if not len(batches) and epoch.start and not self._epoch_was_set:  # restored at the end of an epoch
+            epoch = self.sampler.begin()
+            batches = self._batches(epoch)
+        self._epoch_was_set = False
+        self._progress = epoch, 0
+        return self._epoch(epoch, batches)
 
-    def _epoch(self, order: np.ndarray) -> Iterator[Any]:
+    def _batches(self, epoch: Epoch) -> Batches:
+        return fixed_batches(epoch.order, self.batch_size, self.drop_last)
+
+    def _epoch(self, epoch: Epoch, batches: Batches) -> Iterator[Any]:
         try:
-            filler = self._idle.pop()  # a second iteration at the same time gets buffers of its own
+            filling = self._idle.pop()  # a second iteration at the same time gets buffers of its own
         except IndexError:
-            filler = Filler(self.dataset, self.batch_size)
+            filling = filling_for(self.dataset, **self._options)
         try:
-            yield from self._stream(filler, order)
-        finally:
-            self._idle.append(filler)
-
-    def _order(self) -> np.ndarray:
-        """int64: positions in the dataset, in the order of this epoch."""
-        count = self._count
-        if self.sampler is None:
-            order = epoch_order(count, shuffle=self.shuffle, seed=self.seed, epoch=self.epoch)
-        else:
-            order = np.fromiter(map(operator.index, self.sampler), np.int64)
-            if order.size and not -count <= int(order.min()) <= int(order.max()) < count:
-                raise IndexError(f"the sampler must give positions below {count}, got {order.min()} to {order.max()}")
-        order = order if self._subset is None else self._subset[order]
-        return np.where(order < 0, order + len(self.dataset), order)
-
-    def _stream(self, filler: Filler, order: np.ndarray) -> Iterator[Any]:
-        group = self.batch_size * filler.batches_per_call
-        ahead = self.prefetch if filler.batches_per_call == 1 else max(2, -(-self.prefetch // filler.batches_per_call))
-        todo = batches(order, group, drop_last=False)
-        thread, owner = background_thread(), os.getpid()
-        flying: deque[tuple[Group, Future[None]]] = deque()
-        try:
-            while True:
-                if os.getpid() != owner:  # forked in the middle of the epoch: the thread stayed in the parent
-                    thread, owner = background_thread(), os.getpid()
-                    flying = deque((job, thread.submit(job.fill)) for job, _ in flying)
-                while len(flying) < ahead and (positions := next(todo, None)) is not None:
-                    job = filler.plan(positions)
-                    flying.append((job, thread.submit(job.fill)))
-                if not flying:
-                    return
-                job, done = flying.popleft()
-                done.result()
-                del done
-                yield from self._batches_of(job)
+            consumed = 0
+            per_call = filling.batches_per_call(len(batches.batch(0))) if len(batches) else 1
+            jobs = self._jobs(filling, epoch, batches, per_call)
+            for job in run_ahead(jobs, threads=self.threads, ahead=self._ahead(per_call)):
+                for size, batch in zip(job.sizes, job.batches()):
+                    consumed += 1 if self._gives_batches else size
+                    self._progress = epoch, consumed
+                    yield batch
+                    del batch
                 del job
         finally:
-            if os.getpid() == owner:
-                thread.shutdown(wait=True, cancel_futures=True)
+            self._idle.append(filling)
 
-    def _batches_of(self, job: Group) -> Iterator[Any]:
-        count = len(job.positions)
-        stop = count // self.batch_size * self.batch_size if self.drop_last else count
-        for start in range(0, stop, self.batch_size):
-            yield job.batch(start, min(start + self.batch_size, stop))
+    def _ahead(self, per_call: int) -> int:
+        """Jobs in flight, each of several batches."""
+        jobs = -(-self.prefetch // per_call)
+        return max(jobs, self.threads, 2 if per_call > 1 else 1) if self.prefetch else 0
+
+    def _jobs(self, filling: Filling, epoch: Epoch, batches: Batches, per_call: int) -> Iterator[Job]:
+        for first in range(0, len(batches), per_call):
+            last = min(first + per_call, len(batches))
+            positions, sizes = read_batches(batches, first, last)
+            asking = filling.ask_for(functools.partial(positions_ahead, batches, first, last))
+            yield filling.plan(positions, sizes, epoch.number).after(asking)
 
 
-def _unwrap(dataset: Any) -> tuple[CompiledDataset, np.ndarray | None]:
-    """The dataset below any Subsets, and the positions in it, int64; None are all."""
-    positions: np.ndarray | None = None
-    while isinstance(dataset, torch.utils.data.Subset):
-        indices = np.asarray(dataset.indices, np.int64)
-        positions = indices if positions is None else indices[positions]
-        dataset = dataset.dataset
-    if not isinstance(dataset, CompiledDataset):
-        raise TypeError(f"dataset must be a CompiledDataset or a Subset of one, got {type(dataset).__name__}")
-    return dataset, positions
+def _epoch_sampler(sampler: Any, count: int, batch_size: int | None, *, shuffle: bool, seed: int) -> EpochSource:
+    if sampler is None and batch_size is None:
+        raise ValueError(
+            "batch_size must be an integer of at least 1, got batch_size=None without batches from a sampler"
+        )
+    if sampler is None:
+        return ShuffleSampler(count, shuffle=shuffle, seed=seed, rank=0, world_size=1)
+    return sampler if isinstance(sampler, EpochSource) else IterableSampler(sampler, gives_batches=batch_size is None)
+
+
+def _check_number(name: str, value: Any, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {name}={value!r}")

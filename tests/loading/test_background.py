@@ -30,9 +30,9 @@ def run_script() -> Callable[..., str]:
 def test_only_the_limited_thread_is_limited(run_script: Callable[..., str], threads: int) -> None:
     code = """
         import sys, threading, torch
-        from precompile.loading.background import background_thread
+        from precompile.loading.background import background_threads
         torch.set_num_threads(int(sys.argv[1]))
-        executor = background_thread()
+        executor = background_threads()
         inside = executor.submit(torch.get_num_threads).result()
         later = []
         thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
@@ -45,14 +45,14 @@ def test_only_the_limited_thread_is_limited(run_script: Callable[..., str], thre
 def test_the_default_is_left_alone(run_script: Callable[..., str]) -> None:
     code = """
         import threading, torch
-        from precompile.loading.background import background_thread
+        from precompile.loading.background import background_threads
         def in_new_thread():
             seen = []
             thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
             thread.start(); thread.join()
             return seen[0]
         before = in_new_thread()
-        executors = [background_thread() for _ in range(3)]
+        executors = [background_threads() for _ in range(3)]
         limited = [executor.submit(torch.get_num_threads).result() for executor in executors]
         print(limited == [1, 1, 1], before == in_new_thread() == torch.get_num_threads())
     """

@@ -1,4 +1,4 @@
-"""FixedGather: one call equals a row-by-row copy, for every size of a row."""
+"""RowGather and BoxCopies: one call equals a copy piece by piece, for every size of a row and every platform."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precompile.format.schema import FieldSpec
 from precompile.format.shards import ShardMap
 from precompile.format.stored import Stored
 from precompile.loading.buffers import aligned_buffer
-from precompile.loading.gather import FixedGather, gather_padded
+from precompile.loading.gather import BoxCopies, RowGather, Strided
 
 FIELDS = {
     1: FieldSpec("data", "uint8", (1,)),
@@ -39,35 +39,35 @@ def without_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_module, "ShardMap", lambda paths, sizes: ShardMap(paths, sizes, one_range=False))
 
 
-def gathered(stored: Stored, name: str, numbers: np.ndarray) -> torch.Tensor:
-    gather = FixedGather(stored, stored.schema[name])
-    buffer = aligned_buffer(gather.row_bytes * len(numbers) + 64)
-    gather.fill(stored.places(numbers), buffer)
-    assert not buffer[gather.row_bytes * len(numbers) :].any(), "wrote beyond the rows"
-    return gather.batch(buffer, 0, len(numbers))
+def gathered(stored: Stored, name: str, numbers: np.ndarray, row_bytes: int) -> np.ndarray:
+    buffer = aligned_buffer(row_bytes * len(numbers) + 64)
+    RowGather(stored.shards, row_bytes)(stored.fields(numbers)[name].places, buffer)
+    assert not buffer[row_bytes * len(numbers) :].any(), "wrote beyond the rows"
+    return buffer[: row_bytes * len(numbers)].reshape(len(numbers), -1)
 
 
+def stored_bytes(sample: np.ndarray, spec: FieldSpec) -> np.ndarray:
+    in_memory = sample.transpose(1, 2, 0) if spec.encoding == "raw_hwc" else sample
+    return np.ascontiguousarray(in_memory).reshape(-1).view(np.uint8)
+
+
+@pytest.mark.parametrize("one_range", [True, False])
 @pytest.mark.parametrize("store", ["flat", "lmdb"])
 @pytest.mark.parametrize("row_bytes", FIELDS)
-def test_equals_the_samples(tmp_path: Path, write_dataset: Callable[..., Any], row_bytes: int, store: str) -> None:
+def test_rows_equal_the_samples(
+    tmp_path: Path, write_dataset: Callable[..., Any], row_bytes: int, store: str, one_range: bool,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    if not one_range:
+        request.getfixturevalue("without_one_range")
     fields = [FieldSpec("before", "uint8", (70,)), FIELDS[row_bytes], FieldSpec("after", "int16", (5,))]
     samples = write_dataset(tmp_path, fields, 17, num_shards=3, store=store)
     stored = Stored(tmp_path)
+    assert (stored.shards.window is not None) is one_range
     numbers = np.random.default_rng(0).integers(0, 17, 40)
-    assert FixedGather(stored, FIELDS[row_bytes]).row_bytes == row_bytes
-    for name in ("before", "data", "after"):
-        batch = gathered(stored, name, numbers)
-        assert np.array_equal(batch, np.stack([samples[number][name] for number in numbers]))
-
-
-@pytest.mark.parametrize("row_bytes", FIELDS)
-@pytest.mark.usefixtures("without_one_range")
-def test_without_one_range(tmp_path: Path, write_dataset: Callable[..., Any], row_bytes: int) -> None:
-    samples = write_dataset(tmp_path, [FIELDS[row_bytes]], 17, num_shards=3)
-    stored = Stored(tmp_path)
-    assert stored.shards.window is None
-    numbers = np.arange(17)[::-1]
-    assert np.array_equal(gathered(stored, "data", numbers), np.stack([samples[n]["data"] for n in numbers]))
+    for spec, num_bytes in zip(fields, (70, row_bytes, 10)):
+        expected = np.stack([stored_bytes(samples[number][spec.name], spec) for number in numbers])
+        assert np.array_equal(gathered(stored, spec.name, numbers, num_bytes), expected)
 
 
 def test_a_loader_without_one_range(images: tuple[Path, Any], request: pytest.FixtureRequest) -> None:
@@ -78,30 +78,38 @@ def test_a_loader_without_one_range(images: tuple[Path, Any], request: pytest.Fi
     assert all(torch.equal(a, b) for a, b in zip(Loader(dataset, 7, shuffle=True), expected, strict=True))
 
 
-def test_some_rows_of_a_buffer(images: tuple[Path, Any]) -> None:
-    root, samples = images
-    stored = Stored(root)
-    gather = FixedGather(stored, stored.schema["image"])
-    buffer = aligned_buffer(gather.row_bytes * 50)
-    gather.fill(stored.places(np.arange(50)), buffer)
-    for start, stop in ((0, 1), (3, 20), (49, 50), (0, 50)):
-        batch = gather.batch(buffer, start, stop)
-        assert np.array_equal(batch, np.stack([sample["image"] for sample in samples[start:stop]]))
-        assert batch.data_ptr() == buffer.ctypes.data + start * gather.row_bytes
+@pytest.mark.parametrize("alignment", [1, 2, 4, 8, 64])
+def test_rows_at_any_place(images: tuple[Path, Any], alignment: int) -> None:
+    stored = Stored(images[0])
+    first = stored.shards.view(0, int(stored.shards.sizes[0]))
+    places = np.arange(0, len(first) - 40, alignment)
+    out = aligned_buffer(40 * len(places))
+    RowGather(stored.shards, 40, alignment=alignment)(places, out)
+    assert np.array_equal(out.reshape(-1, 40), np.stack([first[place : place + 40] for place in places]))
+
+
+@pytest.mark.parametrize("one_range", [True, False])
+def test_boxes_and_their_padding(images: tuple[Path, Any], request: pytest.FixtureRequest, one_range: bool) -> None:
+    if not one_range:
+        request.getfixturevalue("without_one_range")
+    stored = Stored(images[0])
+    start = int(stored.shards.starts[1])
+    out = aligned_buffer(100)
+    out[:] = 255
+    copies = BoxCopies(stored.shards, out)
+    copies.copy(start + 70, Strided([3, 5], [16, 1]), 10, Strided([3, 5], [8, 1]))
+    copies.zero(50, Strided([2, 3], [10, 1]))
+    copies.zero(0, Strided([0, 3], [10, 1]))
+    assert (out == 255).all(), "planned, not run"
+    copies.run()
+    expected = np.full(100, 255, np.uint8)
+    for row in range(3):
+        expected[10 + 8 * row : 15 + 8 * row] = stored.shards.view(start + 70 + 16 * row, 5)
+    expected[50:53] = expected[60:63] = 0
+    assert np.array_equal(out, expected)
 
 
 def test_places_outside_are_refused(images: tuple[Path, Any]) -> None:
     stored = Stored(images[0])
     with pytest.raises(IndexError, match="sample numbers must be from 0 to 49, got -1 to 50"):
         stored.places(np.array([-1, 50]))
-
-
-def test_padding_along_two_axes(tmp_path: Path, write_dataset: Callable[..., Any]) -> None:
-    samples = write_dataset(tmp_path, [FieldSpec("image", "uint8", (3, None, None))], 6)
-    stored = Stored(tmp_path)
-    padded = gather_padded(stored, stored.schema["image"], [5, 0, 2])
-    assert padded.data.shape == (3, 3, *padded.lengths.max(dim=0).values.tolist())
-    for row, lengths, number in zip(padded.data, padded.lengths.tolist(), (5, 0, 2)):
-        assert lengths == list(samples[number]["image"].shape[1:])
-        assert np.array_equal(row[:, : lengths[0], : lengths[1]], samples[number]["image"])
-        assert row.sum() == samples[number]["image"].sum()

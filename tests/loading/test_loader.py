@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from orders import batches, epoch_order
 
 from precompile import CompiledDataset, Loader, Padded
 from precompile.format.schema import TEXT, FieldSpec
-from precompile.loading.samplers import batches, epoch_order
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -43,7 +43,7 @@ def test_equals_direct_reads(
     order = epoch_order(19, shuffle=shuffle, seed=5, epoch=0)
     loaded = list(Loader(dataset, 4, shuffle=shuffle, seed=5))
     assert [len(batch["note"]) for batch in loaded] == [4, 4, 4, 4, 3]
-    for batch, members in zip(loaded, batches(order, 4, drop_last=False)):
+    for batch, members in zip(loaded, batches(order, 4)):
         expected = dataset.collate([dataset[index] for index in members.tolist()])
         assert batch.keys() == expected.keys()
         for name in ("image", "mask", "label"):
@@ -85,10 +85,12 @@ def test_a_batch_may_be_written_to(images: Written) -> None:
         image.zero_()
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "4", None])
-@pytest.mark.parametrize("name", ["batch_size", "prefetch"])
-def test_wrong_numbers(images: Written, name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got {name}={value!r}"):
+@pytest.mark.parametrize("value", [-1, 2.0, True, "4", 0, None])
+@pytest.mark.parametrize(("name", "least"), [("batch_size", 1), ("prefetch", 0), ("threads", 1), ("seed", 0)])
+def test_wrong_numbers(images: Written, name: str, least: int, value: Any) -> None:
+    if value == least and value is not True:
+        return
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least {least}, got {name}={value!r}"):
         Loader(CompiledDataset(images[0]), **{"batch_size": 2, name: value})
 
 
