@@ -52,9 +52,11 @@ class Stored:
     def _open(self) -> None:
         shards = self.manifest.shards
         self.index = Index(self._directory, self.manifest.schema, self.manifest.count)
-        self.shards = ShardMap(
-            [shard_path(self.root, shard.file) for shard in shards], [shard.bytes for shard in shards]
-        )
+        self.shards = ShardMap(self.shard_paths, [shard.bytes for shard in shards])
+
+    @property
+    def shard_paths(self) -> list[Path]:
+        return [shard_path(self.root, shard.file) for shard in self.manifest.shards]
 
     @property
     def _directory(self) -> Path:

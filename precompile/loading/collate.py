@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,26 +52,6 @@ class Padded(NamedTuple):
             inside = torch.arange(size, device=lengths.device) < lengths[:, axis, None]
             mask = mask & inside.view(len(lengths), *[size if other == axis else 1 for other in range(count)])
         return mask
-
-
-class GatheredSamples(list[Any]):
-    """Samples that were read as one batch, with that batch, so that nothing has to be copied again."""
-
-    def __init__(self, samples: list[Any], batch: Any) -> None:
-        super().__init__(samples)
-        self._batch = batch
-        self._seen = self._parts()
-
-    def unchanged_batch(self) -> Any | None:
-        """The batch, unless a sample or a part of one was put in the place of another since."""
-        parts = self._parts()
-        is_unchanged = len(parts) == len(self._seen) and all(map(operator.is_, parts, self._seen))
-        return self._batch if is_unchanged else None
-
-    def _parts(self) -> list[Any]:
-        if self and isinstance(self[0], dict):
-            return [part for sample in self for part in sample.values()]
-        return list(self)
 
 
 def pad(arrays: Sequence[np.ndarray], varying_axes: Sequence[int]) -> Padded:

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from precompile.format.manifest import Manifest
 from precompile.format.schema import Schema
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
-from precompile.loading.background import run_safely
-from precompile.loading.batch_reader import BatchReader
-from precompile.loading.collate import GatheredSamples, collate_values
+from precompile.loading.collate import collate_values
+from precompile.loading.gathered import GatheredSamples, SampleGather
+
+if TYPE_CHECKING:
+    from precompile.loading.resident import ResidentDataset
 
 Fields: TypeAlias = str | Sequence[str] | None
 Transform: TypeAlias = Callable[[Any], Any]
@@ -164,6 +166,16 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         rows = column[self._start : self._start + self._count]
         return rows[:, axes[0]] if len(axes) == 1 else rows[:, axes]
 
+    def to_tensors(self, device: str | torch.device) -> ResidentDataset:
+        """All samples in the memory of a device, for a small dataset; a Loader gathers its batches there.
+
+        A `transform` is applied here, once. Where shapes vary each sample takes the bytes of the largest. Raises
+        NoRoomError before it reads when they do not fit.
+        """
+        from precompile.loading.resident import to_tensors  # it knows this class
+
+        return to_tensors(self, device)
+
     def column(self, name: str) -> Column:
         """A whole column (shape `()`) of this split, mapped from disk: an array, or a sequence of str."""
         columns = self.stored.index.columns
@@ -195,37 +207,19 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         Samples of fixed shape are gathered at once and share the memory of the batch that `collate` makes of them;
         `clone()` what is kept for long.
         """
-        numbers = np.array([self.sample_number(index) for index in indices], np.int64)
-        if self.transform is not None or not len(numbers) or not self._is_gathered:
-            return [self._sample(number) for number in numbers.tolist()]
-        batch = self._read_batch(numbers)
-        return GatheredSamples(self._rows(batch), batch)
+        numbers = [self.sample_number(index) for index in indices]
+        if self.transform is not None or not numbers or not self._is_gathered:
+            return [self._sample(number) for number in numbers]
+        gather = getattr(self._local, "gather", None)
+        if gather is None:
+            gather = self._local.gather = SampleGather(self.stored, self.field_names, self.arrange)
+        samples: list[Any] = gather(np.array(numbers, np.int64))
+        return samples
 
     @property
     def _is_gathered(self) -> bool:
         specs = [self.schema[name] for name in self.field_names]
         return all(spec.is_fixed for spec in specs) and not all(spec.is_column for spec in specs)
-
-    def _read_batch(self, numbers: np.ndarray) -> Any:
-        reader = getattr(self._local, "reader", None)
-        if reader is None:
-            reader = self._local.reader = BatchReader(self.stored, self.field_names, self.arrange)
-        job = reader.plan(numbers, [len(numbers)])
-        run_safely(job.fill)
-        return job.batches()[0]
-
-    def _rows(self, batch: Any) -> list[Any]:
-        """A batch -> its samples, as `__getitem__` gives them."""
-        parts = [batch] if isinstance(self.fields, str) else batch.values() if self.fields is None else batch
-        columns = {name for name in self.field_names if self.schema[name].is_column}
-        rows = [
-            part.tolist() if name in columns and isinstance(part, torch.Tensor) else list(part)
-            for name, part in zip(self.field_names, parts)
-        ]
-        if isinstance(self.fields, str):
-            return rows[0]
-        samples = list(zip(*rows))
-        return samples if self.fields is not None else [dict(zip(self.field_names, sample)) for sample in samples]
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """Samples -> a batch in the same form (dict, tuple or value). Give it to DataLoader as `collate_fn`.
@@ -235,15 +229,14 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         """
         if isinstance(samples, GatheredSamples) and (batch := samples.unchanged_batch()) is not None:
             return batch
-        names = self.field_names
-        if isinstance(self.fields, str):
-            rows = {self.fields: list(samples)}
-        else:
-            rows = {
-                name: [s[position if self.fields is not None else name] for s in samples]
-                for position, name in enumerate(names)
-            }
-        return self.arrange({name: collate_values(values, self._axes_to_pad(name)) for name, values in rows.items()})
+        values = {name: [parts[name] for parts in map(self._parts, samples)] for name in self.field_names}
+        return self.arrange({name: collate_values(column, self._axes_to_pad(name)) for name, column in values.items()})
+
+    def _parts(self, sample: Any) -> Mapping[str, Any]:
+        """A sample in the form of `fields` -> its values by field name."""
+        if self.fields is None:
+            return sample  # type: ignore[no-any-return]
+        return {self.fields: sample} if isinstance(self.fields, str) else dict(zip(self.field_names, sample))
 
     @property
     def arrange(self) -> Callable[[Mapping[str, Any]], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -11,14 +11,20 @@ from precompile.format.stored import Stored
 from precompile.loading.batch_reader import BatchReader, Job, Reading
 from precompile.loading.collate import Pad
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.device import Mover, Sent, mover_for
+from precompile.loading.device import Mover, PlainMover, Sent, mover_for
 from precompile.loading.readahead import ReadAhead
+from precompile.loading.resident import ResidentDataset
 from precompile.loading.subset import unwrap
 from precompile.loading.windows import windows_by_field
 
 
 class Filling(Protocol):
-    """Plans jobs. Used by one thread at a time; a job's `fill` runs in any thread."""
+    """Plans jobs. Used by one thread at a time; a job's `fill` runs in any thread.
+
+    runs_ahead: whether there is anything to do before a batch is asked for.
+    """
+
+    runs_ahead: ClassVar[bool]
 
     def batches_per_call(self, batch_size: int) -> int: ...
 
@@ -40,20 +46,16 @@ class Positions:
         self._subset = subset
 
     def numbers(self, positions: np.ndarray) -> np.ndarray:
-        """int64 (n,) -> int64 (n,). Negative ones count from the end; raises IndexError for others outside."""
-        if not positions.size:
-            return positions
-        low, high = int(positions.min()), int(positions.max())
-        if not -self._count <= low <= high < self._count:
-            raise IndexError(f"the sampler must give positions below {self._count}, got {low} to {high}")
-        if low < 0:
-            positions = np.where(positions < 0, positions + self._count, positions)
+        """int64 (n,) -> int64 (n,)."""
+        positions = from_the_front(positions, self._count)
         numbers = positions if self._subset is None else self._subset[positions]
         return numbers + self._first if self._first else numbers
 
 
 class MemoryFilling:
     """Nothing but memory reads."""
+
+    runs_ahead: ClassVar[bool] = True
 
     def __init__(self, stored: Stored, positions: Positions, reader: BatchReader) -> None:
         self._positions, self._reader = positions, reader
@@ -69,6 +71,8 @@ class MemoryFilling:
 
 class SampleFilling:
     """Samples one by one, through the dataset's `transform` or a collate function of the user."""
+
+    runs_ahead: ClassVar[bool] = True
 
     def __init__(self, dataset: CompiledDataset, positions: Positions, collate: Callable[[list[Any]], Any]) -> None:
         self._dataset, self._positions, self._collate = dataset, positions, collate
@@ -90,6 +94,8 @@ class SampleFilling:
 class MovedFilling:
     """Another filling, whose batches are sent to a device as soon as they are filled."""
 
+    runs_ahead: ClassVar[bool] = True
+
     def __init__(self, filling: Filling, mover: Mover) -> None:
         self._filling, self._mover = filling, mover
         self.batches_per_call, self.ask_for = filling.batches_per_call, filling.ask_for
@@ -106,10 +112,34 @@ class MovedFilling:
         return Job(fill, lambda: [batch.receive() for batch in sent], job.sizes)
 
 
+class ResidentFilling:
+    """Batches of a dataset that is on a device: gathered there when they are asked for."""
+
+    runs_ahead: ClassVar[bool] = False
+
+    def __init__(self, dataset: ResidentDataset) -> None:
+        self._dataset = dataset
+
+    def batches_per_call(self, batch_size: int) -> int:
+        return 1
+
+    def ask_for(self, soon: Callable[[], np.ndarray]) -> None:
+        return None
+
+    def plan(self, positions: np.ndarray, sizes: list[int], epoch: int) -> Job:
+        positions = from_the_front(positions, len(self._dataset))
+        return Job(lambda: None, lambda: [self._dataset.batch(positions)], sizes)
+
+
 def filling_for(
     dataset: Any, *, windows: Any = None, collate: Any = None, device: Any = None, seed: int = 0
 ) -> Filling:
     """What reads this dataset in this way. Raises TypeError or ValueError for arguments that do not fit it."""
+    if isinstance(dataset, ResidentDataset):
+        given = [name for name, value in (("windows", windows), ("collate", collate), ("device", device)) if value]
+        if given:
+            raise ValueError(f"a dataset on {dataset.device} is read as it is there, got {' and '.join(given)}")
+        return ResidentFilling(dataset)
     compiled, subset = unwrap(dataset)
     if collate is not None and not isinstance(collate, Pad) and not callable(collate):
         raise TypeError(f"collate must be Pad(...) or a callable that takes a list of samples, got {collate!r}")
@@ -133,4 +163,15 @@ def filling_for(
         names, arrange = compiled.field_names, compiled.arrange
         reader = BatchReader(compiled.stored, names, arrange, reading=reading, make_buffers=mover.buffers)
         filling = MemoryFilling(compiled.stored, positions, reader)
-    return filling if mover.device.type == "cpu" else MovedFilling(filling, mover)
+    stays = isinstance(mover, PlainMover) and mover.device.type == "cpu"
+    return filling if stays else MovedFilling(filling, mover)
+
+
+def from_the_front(positions: np.ndarray, count: int) -> np.ndarray:
+    """Positions from 0 to count - 1; negative ones count from the end. Raises IndexError for others."""
+    if not positions.size:
+        return positions
+    low, high = int(positions.min()), int(positions.max())
+    if not -count <= low <= high < count:
+        raise IndexError(f"the sampler must give positions below {count}, got {low} to {high}")
+    return np.where(positions < 0, positions + count, positions) if low < 0 else positions

@@ -24,6 +24,7 @@ from precompile.loading.filling import Filling, filling_for
 from precompile.loading.length_batches import LengthBatchSampler
 from precompile.loading.orders import Batches, Epoch
 from precompile.loading.ranks import Ranks
+from precompile.loading.resident import ResidentDataset
 from precompile.loading.samplers import ShuffleSampler
 from precompile.loading.windows import Window
 
@@ -56,7 +57,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: CompiledDataset | torch.utils.data.Subset[Any],
+        dataset: CompiledDataset | torch.utils.data.Subset[Any] | ResidentDataset,
         batch_size: int | None = None,
         *,
         shuffle: bool = False,
@@ -83,8 +84,9 @@ class Loader:
         self._idle: list[Filling] = [filling_for(dataset, **self._options)]
         self._reads_all = sampler is None
         if batch_frames is not None:
+            lengths_of = dataset.dataset if isinstance(dataset, ResidentDataset) else dataset
             sampler = LengthBatchSampler(
-                dataset, batch_size=batch_size, batch_frames=batch_frames, shuffle=shuffle, seed=seed,
+                lengths_of, batch_size=batch_size, batch_frames=batch_frames, shuffle=shuffle, seed=seed,
                 drop_last=drop_last, rank=0, world_size=1,
             )  # fmt: skip
         elif isinstance(sampler, LengthBatchSampler) and batch_size is not None:
@@ -145,7 +147,7 @@ class Loader:
             consumed = 0
             per_call = filling.batches_per_call(len(batches.batch(0))) if len(batches) else 1
             jobs = self._jobs(filling, epoch, batches, per_call)
-            for job in run_ahead(jobs, threads=self.threads, ahead=self._ahead(per_call)):
+            for job in run_ahead(jobs, threads=self.threads, ahead=self._ahead(per_call) if filling.runs_ahead else 0):
                 for size, batch in zip(job.sizes, job.batches()):
                     consumed += 1 if self._gives_batches else size
                     self._progress = epoch, consumed

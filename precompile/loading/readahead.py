@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
+from precompile import machine
 from precompile.format.stored import Stored
 
 _PIECE_BYTES = 128 << 10
@@ -26,13 +29,19 @@ class ReadAhead:
     """For one Loader. `plan` is called by one thread, what it returns by any.
 
     Advice costs some microseconds a record even when it is not needed, so a few records of each batch are
-    looked at first, and after batches that were in memory ever fewer batches are.
+    looked at first, and after batches that were in memory ever fewer batches are. Of files of other users the kernel
+    does not tell what is in memory; then every record is asked for once, and again only when not all can stay.
     """
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._advice = _advice() if stored.shards.window is not None else None
         self._to_skip, self._skipped = 0, 0
+        self._is_told = self._advice is None or all(map(_is_told_of, stored.shard_paths[:1]))
+        self._unasked = stored.manifest.count if self._fits_memory() else math.inf
+
+    def _fits_memory(self) -> bool:
+        return self._is_told or int(self._stored.shards.sizes.sum()) < machine.memory().available_bytes / 2
 
     def plan(self, soon: Callable[[], np.ndarray]) -> Callable[[], None] | None:
         """`soon` gives int64 (n,) sample numbers -> what asks the disk for them; None when there is no need to."""
@@ -41,7 +50,10 @@ class ReadAhead:
         if self._to_skip:
             self._to_skip -= 1
             return None
+        if not self._is_told and self._unasked <= 0:
+            return None
         numbers = soon()
+        self._unasked -= len(numbers)
         if not numbers.size:
             return None
         places, lengths = self._stored.extents(numbers)
@@ -52,7 +64,7 @@ class ReadAhead:
     def _ask(self, begins: np.ndarray, ends: np.ndarray) -> None:
         assert self._advice is not None
         sampled = np.linspace(0, len(begins) - 1, min(_SAMPLED, len(begins)), dtype=np.int64)
-        if self._advice.are_resident(begins[sampled], ends[sampled]):
+        if self._is_told and self._advice.are_resident(begins[sampled], ends[sampled]):
             self._skipped = self._to_skip = min(2 * self._skipped + 1, _MAX_SKIPPED)
             return
         self._skipped = self._to_skip = 0
@@ -106,6 +118,14 @@ class _Advice:
             return bool(self._libc.syscall(_PROCESS_MADVISE, process, address, count, mmap.MADV_WILLNEED, 0) >= 0)
         finally:
             os.close(process)
+
+
+def _is_told_of(path: Path) -> bool:
+    """Whether mincore tells the truth: for the owner, and who may write (mm/mincore.c, since Linux 5.2)."""
+    try:
+        return os.stat(path).st_uid == os.geteuid() or os.access(path, os.W_OK)
+    except (OSError, AttributeError):
+        return False
 
 
 def _advice() -> _Advice | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import threading
 from collections import deque
@@ -19,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedDevice, SimulatedError, SimulatedEvent
 
+from precompile.loading.async_mover import AsyncMover
 from precompile.loading.collate import Padded
-from precompile.loading.device import AsyncMover, PlainMover, map_leaves, mover_for
+from precompile.loading.device import PlainMover, mover_for
+from precompile.loading.leaves import map_leaves
 
 IMAGE_BYTES = 2 * 3 * 4 * 5
 FRAMES_BYTES = 2 * 2 * 9 * 2
@@ -441,12 +442,6 @@ def test_a_forked_process_is_told_that_it_cannot() -> None:
     training.send(), training.receive(), training.receive()
     assert len(training.reads) == 8
     training.finish()
-
-
-def test_a_mover_is_pickled_as_its_device() -> None:
-    copy = pickle.loads(pickle.dumps(AsyncMover(SimulatedDevice(random.Random(0)))))
-    assert copy.device == torch.device("cpu")
-    assert pickle.loads(pickle.dumps(mover_for("cpu"))).device == torch.device("cpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
