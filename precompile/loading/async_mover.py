@@ -16,8 +16,9 @@ from precompile.loading.leaves import map_leaves
 from precompile.loading.pinned import PinnedBuffer, PinnedBuffers
 
 _MAX_LEAD = 4
-"""Batches by which the consumer's thread may be ahead of its device. The memory of batches that it has dropped
-comes back only when the device has got past them, so without a limit a fast loop of small steps fills the device."""
+"""Received batches that the device need not have reached when another one is sent. The memory of batches that the
+consumer dropped comes back only when the device has got past them: without a limit a loop that does not wait for its
+device would fill it."""
 
 
 class AsyncMover:
@@ -32,7 +33,8 @@ class AsyncMover:
         self._process = os.getpid()
         self._adding = threading.Lock()
         self._pools: tuple[weakref.ref[PinnedBuffers], ...] = ()
-        self._lead: deque[Event] = deque()
+        self._received: deque[Event] = deque()
+        self._waiting = threading.Lock()
 
     def check_process(self) -> None:
         check_process(self._process, self.device)
@@ -46,6 +48,7 @@ class AsyncMover:
 
     def send(self, batch: Any) -> Copying:
         self.check_process()
+        self._wait_for_the_consumer()
         used: list[PinnedBuffer] = []
         copies: list[torch.Tensor] = []
         tree = map_leaves(batch, torch.Tensor, lambda tensor: self._copy(tensor, used, copies))
@@ -55,14 +58,17 @@ class AsyncMover:
         return Copying(self, tree, copies, event)
 
     def arrived(self, copies: list[torch.Tensor], event: Event) -> None:
-        """Order the consumer's stream behind the copies, and wait if it is too far behind the calling thread."""
+        """Order the consumer's stream behind the copies. Does not wait."""
         self.check_process()
-        self._lead.append(self._queue.mark())
-        if len(self._lead) > _MAX_LEAD:
-            self._lead.popleft().synchronize()
+        self._received.append(self._queue.mark())
         self._queue.wait(event)
         for copy in copies:
             self._queue.keep(copy)
+
+    def _wait_for_the_consumer(self) -> None:
+        with self._waiting:
+            while len(self._received) > _MAX_LEAD:
+                self._received.popleft().synchronize()
 
     def _copy(self, tensor: torch.Tensor, used: list[PinnedBuffer], copies: list[torch.Tensor]) -> Any:
         if not _is_plain(tensor):

@@ -14,7 +14,16 @@ from typing import Protocol, TypeVar
 import torch
 
 _IMPORTED_IN = os.getpid()
-_LIMITING = threading.Lock()
+_limiting = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _limiting
+    _limiting = threading.Lock()  # a thread of the parent may have held it when it forked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Work(Protocol):
@@ -34,7 +43,7 @@ def limit_this_thread() -> None:
     be N x K threads again. torch.set_num_threads changes the calling thread and the default of threads that
     start later; a short-lived second thread sets that default back.
     """
-    with _LIMITING:
+    with _limiting:
         default = torch.get_num_threads()
         if default > 1:
             torch.set_num_threads(1)
@@ -44,8 +53,13 @@ def limit_this_thread() -> None:
 
 
 def background_threads(count: int = 1) -> ThreadPoolExecutor:
-    """An executor of limited threads; they end with the interpreter, and when the executor is dropped."""
-    return ThreadPoolExecutor(count, "precompile-loader", initializer=limit_this_thread)
+    """An executor of exactly `count` limited threads; they end with the interpreter, and when it is dropped."""
+    executor = ThreadPoolExecutor(count, "precompile-loader", initializer=limit_this_thread)
+    if count > 1:
+        all_started = threading.Barrier(count)  # an executor starts a thread only when none is idle
+        for _ in range(count):
+            executor.submit(all_started.wait)
+    return executor
 
 
 def run_safely(work: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,8 @@ class Job:
 
     fill: Callable[[], None]
     """Copies; for any thread, once."""
-    batches: Callable[[], list[Any]]
-    """The batches, after `fill`."""
+    batches: Callable[[], Iterable[Any]]
+    """The batches, after `fill`; each when it is used."""
     sizes: list[int]
     """Samples in each batch."""
 

@@ -14,6 +14,7 @@ from precompile.format.locate import Located
 from precompile.format.schema import ARRAY_DTYPES, FieldSpec
 from precompile.format.stored import Stored
 from precompile.loading.boxes import Boxes, as_bytes, contiguous_strides, memory_order
+from precompile.loading.buffers import BufferPool
 from precompile.loading.collate import Pad, Padded
 from precompile.loading.gather import BoxCopies, RowGather
 from precompile.loading.readers import Buffers, MakeBuffers, Plan, as_field, first_elements
@@ -28,7 +29,8 @@ class BoxReader:
     ) -> None:
         self._stored, self._spec, self._window = stored, spec, window
         self._pad, self._seed = pad, seed
-        self._buffers, self._pictures = Buffers(make_buffers), Buffers(make_buffers)
+        self._buffers = Buffers(BufferPool if spec.encoding == "bmp" else make_buffers)
+        self._pictures = Buffers(make_buffers)
         self._item_bytes = ARRAY_DTYPES[spec.dtype]
         # The form of a batch must not depend on its samples: padded wherever one may be smaller.
         self._is_padded = not spec.is_fixed and (window is None or window.pads)

@@ -16,7 +16,7 @@ import torch.utils.data
 
 from precompile.format.index import Column
 from precompile.format.manifest import Manifest
-from precompile.format.schema import Schema
+from precompile.format.schema import TEXT, Schema
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
 from precompile.loading.collate import collate_values
@@ -229,8 +229,16 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         """
         if isinstance(samples, GatheredSamples) and (batch := samples.unchanged_batch()) is not None:
             return batch
-        values = {name: [parts[name] for parts in map(self._parts, samples)] for name in self.field_names}
-        return self.arrange({name: collate_values(column, self._axes_to_pad(name)) for name, column in values.items()})
+        parts = [self._parts(sample) for sample in samples]
+        return self.arrange({name: self._collated(name, [part[name] for part in parts]) for name in self.field_names})
+
+    def _collated(self, name: str, values: list[Any]) -> Any:
+        spec = self.schema[name]
+        if spec.is_column and spec.dtype != TEXT:
+            dtype = getattr(torch, spec.dtype)
+            if all(type(value) is (float if dtype.is_floating_point else int) for value in values):
+                return torch.tensor(values, dtype=dtype)  # what the user put there instead keeps its own
+        return collate_values(values, self._axes_to_pad(name))
 
     def _parts(self, sample: Any) -> Mapping[str, Any]:
         """A sample in the form of `fields` -> its values by field name."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -102,14 +103,20 @@ class MovedFilling:
 
     def plan(self, positions: np.ndarray, sizes: list[int], epoch: int) -> Job:
         self._mover.check_process()
-        job = self._filling.plan(positions, sizes, epoch)
-        sent: list[Sent] = []
+        planned = deque([self._filling.plan(positions, sizes, epoch)])
+        sent: deque[Sent] = deque()
 
         def fill() -> None:
-            job.fill()
-            sent.extend(self._mover.send(batch) for batch in job.batches())
+            self._mover.check_process()  # pinned memory does not outlive a fork
+            planned[0].fill()
+            sent.extend(map(self._mover.send, planned[0].batches()))
+            planned.clear()  # lets go of the host buffers
 
-        return Job(fill, lambda: [batch.receive() for batch in sent], job.sizes)
+        def batches() -> Iterator[Any]:
+            while sent:
+                yield sent.popleft().receive()
+
+        return Job(fill, batches, sizes)
 
 
 class ResidentFilling:

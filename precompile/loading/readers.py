@@ -16,7 +16,7 @@ from precompile.format.locate import Located
 from precompile.format.schema import FieldSpec
 from precompile.format.stored import Stored
 from precompile.loading.boxes import memory_order
-from precompile.loading.buffers import HostBuffers
+from precompile.loading.buffers import BufferPool, HostBuffers
 from precompile.loading.collate import Padded, pad
 from precompile.loading.gather import RowGather
 
@@ -54,7 +54,7 @@ class StackedReader:
         row_bytes = record.field_bytes(spec, self._shape)
         self.sample_bytes = row_bytes
         self._gather = RowGather(stored.shards, row_bytes)
-        self._buffers = Buffers(make_buffers)
+        self._buffers = Buffers(BufferPool if spec.encoding == "bmp" else make_buffers)
         self._pictures = Buffers(make_buffers)
 
     def plan(self, located: Located, numbers: np.ndarray, epoch: int) -> Plan:

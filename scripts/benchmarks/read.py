@@ -1,137 +1,113 @@
-"""How fast a compiled dataset is read, against the limit: a gather of the same rows from one dense array.
+"""How fast a compiled dataset is read: every case that docs/benchmarks.md shows, against the limits of the machine.
 
-    python scripts/benchmarks/read.py                        # 6,000 x 3x224x224, batch 256
-    python scripts/benchmarks/read.py --side 32 --samples 50000
-    python scripts/benchmarks/read.py --shards 8,512 --open-files 256
+    python scripts/benchmarks/read.py                        # all cases, about ten minutes
+    python scripts/benchmarks/read.py --list
+    python scripts/benchmarks/read.py --case flat-224 lmdb-224 --rounds 15 --json figures.json
+    python scripts/benchmarks/read.py --case shards --shards 8,512 --open-files 256
 
-All cases run in turn, once a round, so that a machine whose speed drifts slows them alike; figures are medians, and
-ratios are medians of each round's ratio to the reference of that round. Warm: everything is in the page cache.
-The reference is numpy.take of shuffled rows into three rotating, aligned, huge-page buffers, by one thread.
+A ratio is taken in each round, against a reference that runs directly before or after. Figures are medians of rounds;
+the first round, a warm-up, is left out. Epochs are shuffled, batches have 256 samples, and everything but `cold-*` is
+in the page cache: that takes 6 GB of memory and of disk. numpy.take, the reference of most cases, gathers the same rows
+from a map of a plain file (on the same file system) into three rotating, aligned, huge-page buffers, in an order drawn
+before the clock starts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-import torch
 from machine_line import machine_line
-from synthetic import RandomImages
-from torch.utils.data import DataLoader
+from reading import cold, opening, pictures, spectrograms, workers
+from reading.question import Answer, CannotMeasure, Cases, Question
+from reading.settings import TOY, Settings
 
-import precompile
-from precompile.loading.buffers import aligned_buffer
-
-
-def dense_reference(dataset: precompile.CompiledDataset, batch_size: int) -> Callable[[int], int]:
-    """The limit: one numpy.take a batch from one array that holds all rows."""
-    count, row_bytes = len(dataset), dataset[0].numel()
-    rows = aligned_buffer(count * row_bytes).reshape(count, row_bytes)
-    for index in range(count):
-        rows[index] = dataset[index].numpy().reshape(-1)
-    buffers = [aligned_buffer(batch_size * row_bytes).reshape(batch_size, row_bytes) for _ in range(3)]
-    for buffer in buffers:
-        buffer[:] = 0
-
-    def epoch(seed: int) -> int:
-        order = np.random.default_rng(seed).permutation(count)
-        done = 0
-        for number, start in enumerate(range(0, count - batch_size + 1, batch_size)):
-            np.take(rows, order[start : start + batch_size], axis=0, out=buffers[number % 3], mode="clip")
-            done += batch_size
-        return done
-
-    return epoch
-
-
-def loader_epoch(dataset: precompile.CompiledDataset, batch_size: int) -> Callable[[int], int]:
-    loader = precompile.Loader(dataset, batch_size, shuffle=True, drop_last=True)
-
-    def epoch(seed: int) -> int:
-        loader.set_epoch(seed)
-        return sum(len(batch) for batch in loader)
-
-    return epoch
-
-
-def dataloader_epoch(dataset: precompile.CompiledDataset, batch_size: int, workers: int) -> Callable[[int], int]:
-    loader = DataLoader(
-        dataset, batch_size, shuffle=True, drop_last=True, num_workers=workers, collate_fn=dataset.collate,
-        persistent_workers=workers > 0,
-    )  # fmt: skip
-    return lambda seed: sum(len(batch) for batch in loader)
-
-
-def measure(cases: dict[str, Callable[[int], int]], *, rounds: int, min_seconds: float) -> dict[str, list[float]]:
-    """Samples per second of each case and round, interleaved; the first round is a warm-up and left out."""
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
-        for name, epoch in cases.items():
-            began, done, epochs = time.perf_counter(), 0, 0
-            while not epochs or time.perf_counter() - began < min_seconds:
-                done += epoch(1000 * number + epochs)
-                epochs += 1
-            if number:
-                rates[name].append(done / (time.perf_counter() - began))
-    return rates
+CASES: tuple[Cases, ...] = (*pictures.CASES, *spectrograms.CASES, *opening.CASES, *workers.CASES, *cold.CASES)
+ROW = "{:<22} {:<56} {:>10} {:>9}  {:<8} {}"
 
 
 def main() -> None:
+    options = parse()
+    settings = settings_of(options)
+    questions = [question for cases in CASES for question in cases.questions(settings)]
+    if options.list:
+        for question in questions:
+            print(f"{question.case:<22} {question.title:<56} {question.asked}".rstrip())
+        return
+    names = {question.case for question in questions}
+    if unknown := set(options.case) - names:
+        raise SystemExit(f"error: no case {', '.join(sorted(unknown))}; choose from {', '.join(sorted(names))}")
+    machine = machine_line("precompile", "torch", "numpy", "lmdb")
+    print(machine)
+    print(f"{settings.pictures:,} pictures, batch {settings.batch_size}, shuffled, {settings.rounds} rounds")
+    print(ROW.format("case", "what", "samples/s", "ratio", "asked", "").rstrip())
+    answers = []
+    for answer in measure(settings, options.case or names):
+        print(line(answer), flush=True)
+        answers.append(answer)
+    if options.json:
+        found = {"machine": machine, "settings": asdict(settings), "rows": [answer.to_json() for answer in answers]}
+        options.json.write_text(json.dumps(found, indent=1, default=str) + "\n")
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=6000)
-    parser.add_argument("--side", type=int, default=224, help="height and width of the pictures")
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--min-seconds", type=float, default=0.2, help="of each case and round")
+    parser.add_argument("--case", nargs="+", default=[], metavar="NAME", help="these only")
+    parser.add_argument("--list", action="store_true", help="show the cases, measure nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--rounds", type=int, help="default: 9")
+    parser.add_argument("--min-seconds", type=float, help="of each run and round (default: 0.2)")
+    parser.add_argument("--samples", type=int, dest="pictures", help="pictures of 3x224x224 (default: 6000)")
+    parser.add_argument("--batch-size", type=int, help="default: 256")
     parser.add_argument(
-        "--shards", default="", help="also flat datasets cut into these numbers of shards, such as 8,512"
+        "--shards", type=numbers, metavar="N,N", help="case `shards`: cut into so many (default: 8,512)"
     )
-    parser.add_argument("--open-files", type=int, help="limit on open files (ulimit -n)")
-    parser.add_argument("--dataloader", action="store_true", help="also torch's DataLoader, with 0 and 2 workers")
-    parser.add_argument("--dir", type=Path, help="where to build (default: a temporary folder)")
-    options = parser.parse_args()
-    if options.open_files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (options.open_files, options.open_files))
-    torch.set_num_threads(2)
-    with tempfile.TemporaryDirectory(dir=options.dir) as scratch:
-        run(options, Path(scratch))
+    parser.add_argument("--open-files", type=int, help="limit on open files (ulimit -n; default: 256)")
+    parser.add_argument("--dir", type=Path, dest="directory", help="where to write datasets, on a local disk")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes: whether everything runs; figures mean nothing")
+    return parser.parse_args()
 
 
-def run(options: argparse.Namespace, scratch: Path) -> None:
-    source = RandomImages(options.samples, options.side, options.side)
-    record_bytes = 3 * options.side**2
-    cases: dict[str, Callable[[int], int]] = {}
-    for store in ("flat", "lmdb"):
-        dataset = build(source, scratch / store, store=store)
-        if not cases:
-            cases["reference: numpy.take, dense"] = dense_reference(dataset, options.batch_size)
-        cases[f"Loader, {store}, 1 thread"] = loader_epoch(dataset, options.batch_size)
-    for shards in (int(text) for text in options.shards.split(",") if text):
-        size = -(-options.samples * record_bytes // shards)
-        dataset = build(source, scratch / f"cut{shards}", store="flat", shard_size=size)
-        cases[f"Loader, flat, {len(dataset.manifest.shards)} shards"] = loader_epoch(dataset, options.batch_size)
-    if options.dataloader:
-        for workers in (0, 2):
-            cases[f"DataLoader, lmdb, num_workers={workers}"] = dataloader_epoch(dataset, options.batch_size, workers)
-    print(machine_line("torch", "numpy"))
-    print(f"{options.samples} x 3x{options.side}x{options.side} uint8, batch {options.batch_size}, shuffled, warm, "
-          f"{options.rounds} rounds")  # fmt: skip
-    rates = measure(cases, rounds=options.rounds, min_seconds=options.min_seconds)
-    reference = rates[next(iter(cases))]
-    for name, values in rates.items():
-        ratio = statistics.median(value / limit for value, limit in zip(values, reference))
-        print(f"{name:<36} {statistics.median(values):>12,.0f} samples/s   {ratio:.2f} of the reference")
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
-def build(source: RandomImages, out: Path, **recipe: object) -> precompile.CompiledDataset:
-    precompile.build(source, out, quiet=True, **recipe)
-    return precompile.CompiledDataset(out, fields="image")
+def settings_of(options: argparse.Namespace) -> Settings:
+    given = {name: value for name, value in vars(options).items() if name in Settings.__slots__ and value is not None}
+    try:
+        return Settings(**{**(TOY if options.toy else {}), **given})
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def measure(settings: Settings, names: Sequence[str] | set[str]) -> Iterator[Answer]:
+    """Cases whose data the machine cannot hold, or that it cannot run, are answered by why."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (settings.open_files, hard))
+    for cases in CASES:
+        questions = [question for question in cases.questions(settings) if question.case in names]
+        if questions:
+            yield from measured(cases, questions, settings)
+
+
+def measured(cases: Cases, questions: Sequence[Question], settings: Settings) -> Iterator[Answer]:
+    with tempfile.TemporaryDirectory(dir=settings.directory, prefix="precompile-") as folder:
+        try:
+            yield from cases.answers(questions, settings, Path(folder))
+        except CannotMeasure as reason:
+            yield from (Answer(question, not_measured=str(reason)) for question in questions)
+
+
+def line(answer: Answer) -> str:
+    question = answer.question
+    rate = "" if answer.rate is None else f"{answer.rate:,.0f}"
+    figure = "" if answer.figure is None else question.show(answer.figure)
+    return ROW.format(question.case, question.title, rate, figure, question.asked, answer.verdict).rstrip()
 
 
 if __name__ == "__main__":

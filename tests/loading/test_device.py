@@ -191,13 +191,24 @@ def test_a_device_that_does_not_copy_holds_the_reading_up() -> None:
     assert not training.device.is_idle()
 
 
-def test_a_consumer_that_is_far_ahead_waits_for_its_device() -> None:
+def test_batches_are_not_sent_far_ahead_of_the_device() -> None:
     """Batches are dropped at once, but the device has not yet read them: their memory must not grow without bound."""
     training = Training(random.Random(0), prefetch=1, share_kept=0.0)
     for _ in range(50):
         training.fill(), training.send(), training.receive()
     assert not training.device.is_idle()
     assert sum(len(block.memory) == IMAGE_BYTES for block in training.device.blocks) <= 8
+    training.finish()
+
+
+def test_to_receive_is_not_to_wait() -> None:
+    """However many batches, nothing has run on the device."""
+    training = Training(random.Random(0), prefetch=2, group=10)
+    for step in (training.fill, training.send, training.receive):
+        for _ in range(10):
+            step()
+    assert len(training.reads) >= 40
+    assert [found for found, _ in training.reads if found] == []
     training.finish()
 
 

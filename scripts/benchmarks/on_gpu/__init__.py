@@ -1,0 +1,1 @@
+"""What `gpu_check.py` checks and measures: one module per question, and what they share."""

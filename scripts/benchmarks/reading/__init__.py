@@ -1,0 +1,1 @@
+"""What `read.py` measures: one module per kind of case, and what they share."""
