@@ -18,7 +18,7 @@ from precompile.loading.collate import Pad
 from precompile.loading.readers import FieldReader, MakeBuffers, Plan, SampleReader, StackedReader
 from precompile.loading.windows import Window
 
-_CALL_BYTES = 12 << 20
+_CALL_BYTES = 4 << 20
 """Several small batches are gathered by one call of about this size, since each call waits for the GIL once."""
 _MAX_BATCHES = 16
 

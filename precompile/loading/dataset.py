@@ -207,14 +207,21 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         Samples of fixed shape are gathered at once and share the memory of the batch that `collate` makes of them;
         `clone()` what is kept for long.
         """
-        numbers = [self.sample_number(index) for index in indices]
-        if self.transform is not None or not numbers or not self._is_gathered:
-            return [self._sample(number) for number in numbers]
+        numbers = self._sample_numbers(indices)
+        if self.transform is not None or not len(numbers) or not self._is_gathered:
+            return [self._sample(number) for number in numbers.tolist()]
         gather = getattr(self._local, "gather", None)
         if gather is None:
-            gather = self._local.gather = SampleGather(self.stored, self.field_names, self.arrange)
-        samples: list[Any] = gather(np.array(numbers, np.int64))
+            gather = self._local.gather = SampleGather(self.stored, self.field_names, self.fields)
+        samples: list[Any] = gather(numbers)
         return samples
+
+    def _sample_numbers(self, indices: Sequence[int]) -> np.ndarray:
+        """`sample_number` of each, int64 (n,)."""
+        positions, count = np.array(indices), len(self)
+        if positions.dtype == np.int64 and -count <= int(positions.min()) <= int(positions.max()) < count:
+            return np.where(positions < 0, positions + count, positions) + self._start
+        return np.array([self.sample_number(index) for index in indices], np.int64)
 
     @property
     def _is_gathered(self) -> bool:

@@ -15,7 +15,7 @@ _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 class RowGather:
-    """Copies rows of `row_bytes` from any places that are multiples of `alignment`, in one call.
+    """Copies rows of `row_bytes` from any places that are multiples of `alignment` (a power of two), in one call.
 
     All shards are one range of addresses, so one strided view over it has every possible row as a row, and one
     `index_select` copies a whole batch. Rows are read as the widest words that divide them: of rows with 32,768
@@ -25,7 +25,7 @@ class RowGather:
     def __init__(self, shards: ShardMap, row_bytes: int, *, alignment: int = ALIGNMENT) -> None:
         self.row_bytes = row_bytes
         self._shards = shards
-        self._alignment = alignment
+        self._shift = alignment.bit_length() - 1
         self._word = next(size for size in _WORDS if row_bytes % size == 0 and alignment % size == 0)
         self._rows: torch.Tensor | None = None
         if shards.window is not None and len(shards.window) >= row_bytes:
@@ -42,7 +42,8 @@ class RowGather:
                 row[:] = self._shards.view(place, self.row_bytes)
             return
         words = torch.from_numpy(used).view(_WORDS[self._word]).view(count, -1)
-        torch.index_select(self._rows, 0, torch.from_numpy(places // self._alignment), out=words)
+        rows = places >> self._shift if self._shift else places
+        torch.index_select(self._rows, 0, torch.from_numpy(rows), out=words)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,19 +43,26 @@ class GatheredSamples(list[Any]):
 class SampleGather:
     """Reads samples of fixed shape by one gather; they share the memory of their batch. Used by one thread."""
 
-    def __init__(self, stored: Stored, names: Sequence[str], arrange: Callable[[Mapping[str, Any]], Any]) -> None:
+    def __init__(self, stored: Stored, names: Sequence[str], fields: str | Sequence[str] | None) -> None:
         self._reader = BatchReader(stored, names, dict)
         self._columns = {name for name in names if stored.schema[name].is_column}
-        self._arrange = arrange
+        self._names, self._fields = names, fields
 
     def __call__(self, numbers: np.ndarray) -> GatheredSamples:
         """int64 (n,) sample numbers, n ≥ 1 -> the samples, with numbers of columns as Python numbers."""
         job = self._reader.plan(numbers, [len(numbers)])
         run_safely(job.fill)
-        (values,) = job.batches()
-        rows = [
-            part.tolist() if name in self._columns and isinstance(part, torch.Tensor) else list(part)
-            for name, part in values.items()
-        ]
-        samples = [self._arrange(dict(zip(values, row))) for row in zip(*rows)]
-        return GatheredSamples(samples, self._arrange(values))
+        (read,) = job.batches()
+        values = {name: read[name] for name in self._names}
+        parts = [self._one_by_one(name, value) for name, value in values.items()]
+        if isinstance(self._fields, str):
+            return GatheredSamples(parts[0], values[self._fields])
+        samples = list(zip(*parts))
+        if self._fields is None:
+            return GatheredSamples([dict(zip(values, sample)) for sample in samples], values)
+        return GatheredSamples(samples, tuple(values.values()))
+
+    def _one_by_one(self, name: str, value: Any) -> Sequence[Any]:
+        if not isinstance(value, torch.Tensor):
+            return value  # type: ignore[no-any-return]
+        return value.tolist() if name in self._columns else value.unbind(0)

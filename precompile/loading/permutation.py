@@ -6,8 +6,8 @@ from itertools import chain
 
 import numpy as np
 
-SMALL = 1 << 20
-"""Up to here the whole permutation is held, 4 bytes a number, which is faster to read."""
+SMALL = 1 << 15
+"""Up to here the whole permutation is held, which is faster to read; a larger one would hold up the first batch."""
 _ROUNDS = 6
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _HALF_WORD = np.uint64(32)

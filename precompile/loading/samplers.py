@@ -26,7 +26,7 @@ class PositionSampler(EpochSampler[int]):
 class ShuffleSampler(PositionSampler):
     """All positions in an order that is a function of (seed, epoch), split exactly over the ranks.
 
-    Memory: 4 bytes a position up to a million, beyond that none. Rank r of w reads the places r, r + w, r + 2w, … of
+    Memory: a little up to 32,768 positions, beyond that none. Rank r of w reads the places r, r + w, r + 2w, … of
     the global order. A run may go on with another number of ranks: nothing is repeated or left out but by `remainder`.
 
     Args:

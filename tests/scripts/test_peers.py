@@ -17,12 +17,13 @@ sys.path.append(str(PEERS))
 
 from peer_protocol import Batch, check  # noqa: E402
 
+WORKERS = ["num_workers=0, 1 thread", "num_workers=0, 2 threads", "num_workers=2"]
 CASES = {
     "reference": ["numpy.take, dense"],
     "precompile": ["Loader, flat", "Loader, lmdb"],
-    "numpy_memmap": ["loop", "DataLoader, num_workers=2"],
-    "lmdb_pickles": ["DataLoader, num_workers=0", "DataLoader, num_workers=2"],
-    "image_folder": ["DataLoader, num_workers=0", "DataLoader, num_workers=2"],
+    "numpy_memmap": ["loop", "num_workers=2"],
+    "lmdb_pickles": WORKERS,
+    "image_folder": WORKERS,
 }
 
 
@@ -73,6 +74,16 @@ def test_a_failing_peer_is_named_and_the_others_run(
     assert "failed: hf_datasets: out of order" in done.stdout.splitlines()
     assert figures["failed"] == {"hf_datasets": "out of order"}
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("given", ["ffcv", "ffcv=/no/such/python", f"fcv={sys.executable}"])
+def test_an_interpreter_that_cannot_be_is_refused(given: str) -> None:
+    done = subprocess.run(
+        [sys.executable, PEERS / "run.py", "--python", given], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "must be NAME=PATH of a program, NAME of ffcv, numpy_memmap" in done.stderr
+    assert f"got {given}" in done.stderr
 
 
 def test_every_peer_has_requirements_and_none_hides_the_package_it_imports() -> None:
