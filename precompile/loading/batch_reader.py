@@ -27,7 +27,7 @@ _MAX_BATCHES = 16
 class Job:
     """Some batches in one piece."""
 
-    fill: Callable[[], None]
+    fill: Callable[[], object]
     """Copies; for any thread, once."""
     batches: Callable[[], Iterable[Any]]
     """The batches, after `fill`; each when it is used."""
@@ -95,11 +95,12 @@ class BatchReader:
         plans = {name: reader.plan(located[name], numbers, epoch) for name, reader in self._readers.items()}
         columns = {name: self._take(name, numbers, sizes) for name in self._columns}
 
-        def fill() -> None:
-            for plan in plans.values():
-                plan.fill()
-
-        return Job(fill, lambda: self._cut(plans, columns, sizes), sizes)
+        fills = [plan.fill for plan in plans.values()]
+        return Job(
+            fills[0] if len(fills) == 1 else lambda: [fill() for fill in fills],
+            lambda: self._cut(plans, columns, sizes),
+            sizes,
+        )
 
     def _reader(self, spec: FieldSpec, make_buffers: MakeBuffers) -> FieldReader:
         window = self._reading.windows.get(spec.name)

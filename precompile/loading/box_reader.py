@@ -85,14 +85,14 @@ class BoxReader:
 
     def _plan_rows(self, boxes: Boxes, buffer: np.ndarray, shape: tuple[int, ...]) -> Plan:
         places, run_bytes = boxes.rows()
-        gather = RowGather(self._stored.shards, run_bytes, alignment=self._item_bytes)
+        gather = RowGather(self._stored.shards, run_bytes, alignment=self._item_bytes).plan(places, buffer)
         if self._spec.encoding != "bmp":
-            return Plan(lambda: gather(places, buffer), self._cut(buffer, shape))
+            return Plan(gather, self._cut(buffer, shape))
         images = self._pictures.take(math.prod(shape))
         batch, channels, height, width = shape
 
         def fill() -> None:
-            gather(places, buffer)
+            gather()
             pixels = buffer[: math.prod(shape)].reshape(batch, height, width, channels)
             bmp.planes_from_pixels(pixels, images[: math.prod(shape)].reshape(shape))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -33,17 +34,22 @@ class RowGather:
             num_rows = (8 * (len(shards.window) // 8) - row_bytes) // alignment + 1
             self._rows = torch.as_strided(words, (num_rows, row_bytes // self._word), (alignment // self._word, 1))
 
-    def __call__(self, places: np.ndarray, out: np.ndarray) -> None:
-        """Copy the rows at `places`, int64 (n,), each within a shard, into `out`, uint8 (≥ n * row_bytes,)."""
+    def plan(self, places: np.ndarray, out: np.ndarray) -> Callable[[], object]:
+        """What copies the rows at `places`, int64 (n,), each within a shard, into `out`, uint8 (≥ n * row_bytes,).
+
+        All but the copy is done now: in a thread that copies, each step of Python finds the caches full of pixels.
+        """
         count = len(places)
         used = out[: count * self.row_bytes]
         if self._rows is None:
-            for row, place in zip(used.reshape(count, self.row_bytes), places.tolist()):
-                row[:] = self._shards.view(place, self.row_bytes)
-            return
+            return lambda: self._copy_one_by_one(places, used.reshape(count, self.row_bytes))
         words = torch.from_numpy(used).view(_WORDS[self._word]).view(count, -1)
-        rows = places >> self._shift if self._shift else places
-        torch.index_select(self._rows, 0, torch.from_numpy(rows), out=words)
+        rows = torch.from_numpy(places >> self._shift if self._shift else places)
+        return functools.partial(torch.index_select, self._rows, 0, rows, out=words)
+
+    def _copy_one_by_one(self, places: np.ndarray, rows: np.ndarray) -> None:
+        for row, place in zip(rows, places.tolist()):
+            row[:] = self._shards.view(place, self.row_bytes)
 
 
 @dataclass(slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from precompile.loading.background import run_ahead
+from precompile.loading.background import CopyThreads, run_ahead
 from precompile.loading.batch_reader import Job
 from precompile.loading.batching import (
     EpochSource,
@@ -81,7 +83,7 @@ class Loader:
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.threads, self.prefetch = threads, prefetch
         self._options: dict[str, Any] = {"windows": windows, "collate": collate, "device": device, "seed": seed}
-        self._idle: list[Filling] = [filling_for(dataset, **self._options)]
+        self._idle: list[_Lane] = [self._new_lane()]
         self._reads_all = sampler is None
         if batch_frames is not None:
             lengths_of = dataset.dataset if isinstance(dataset, ResidentDataset) else dataset
@@ -140,22 +142,28 @@ class Loader:
 
     def _epoch(self, epoch: Epoch, batches: Batches) -> Iterator[Any]:
         try:
-            filling = self._idle.pop()  # a second iteration at the same time gets buffers of its own
+            lane = self._idle.pop()  # a second iteration at the same time gets buffers of its own
         except IndexError:
-            filling = filling_for(self.dataset, **self._options)
+            lane = self._new_lane()
         try:
+            size = self.batch_size or (len(batches.batch(0)) if len(batches) else 1)
+            per_call = lane.filling.batches_per_call(size)
+            jobs = self._jobs(lane.filling, epoch, batches, per_call)
+            ahead = self._ahead(per_call) if lane.filling.runs_ahead else 0
             consumed = 0
-            per_call = filling.batches_per_call(len(batches.batch(0))) if len(batches) else 1
-            jobs = self._jobs(filling, epoch, batches, per_call)
-            for job in run_ahead(jobs, threads=self.threads, ahead=self._ahead(per_call) if filling.runs_ahead else 0):
-                for size, batch in zip(job.sizes, job.batches()):
-                    consumed += 1 if self._gives_batches else size
-                    self._progress = epoch, consumed
-                    yield batch
-                    del batch
-                del job
+            with contextlib.closing(run_ahead(jobs, lane.threads, ahead=ahead)) as filled:
+                for job in filled:
+                    for size, batch in zip(job.sizes, job.batches()):
+                        consumed += 1 if self._gives_batches else size
+                        self._progress = epoch, consumed
+                        yield batch
+                        del batch
+                    del job
         finally:
-            self._idle.append(filling)
+            self._idle.append(lane)
+
+    def _new_lane(self) -> _Lane:
+        return _Lane(filling_for(self.dataset, **self._options), CopyThreads(self.threads))
 
     def _ahead(self, per_call: int) -> int:
         """Jobs in flight, each of several batches."""
@@ -168,6 +176,14 @@ class Loader:
             positions, sizes = read_batches(batches, first, last)
             asking = filling.ask_for(functools.partial(positions_ahead, batches, first, last))
             yield filling.plan(positions, sizes, epoch.number).after(asking)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """What one iteration at a time uses, and the next one again."""
+
+    filling: Filling
+    threads: CopyThreads
 
 
 def _epoch_sampler(sampler: Any, count: int, batch_size: int | None, *, shuffle: bool, seed: int) -> EpochSource:

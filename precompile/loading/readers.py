@@ -28,7 +28,7 @@ MakeBuffers = Callable[[int], HostBuffers]
 class Plan:
     """One field of some samples, planned: `fill` copies in any thread, then `split` cuts batches."""
 
-    fill: Callable[[], None]
+    fill: Callable[[], object]
     split: Callable[[Sequence[int]], Sequence[Any]]
     """Sizes of batches, which add up to the samples -> a tensor or Padded for each."""
 
@@ -61,18 +61,19 @@ class StackedReader:
         buffer = self._buffers.take(len(numbers) * self._gather.row_bytes)
         if self._spec.encoding == "bmp":
             return self._plan_bmp(located.places, buffer)
-        places, spec, shape = located.places, self._spec, (len(numbers), *self._shape)
+        spec, shape = self._spec, (len(numbers), *self._shape)
         return Plan(
-            lambda: self._gather(places, buffer),
+            self._gather.plan(located.places, buffer),
             lambda sizes: as_field(spec, buffer, shape).split_with_sizes(list(sizes)),
         )
 
     def _plan_bmp(self, places: np.ndarray, files: np.ndarray) -> Plan:
         shape = (len(places), *self._shape)
         images = self._pictures.take(math.prod(shape))
+        gather = self._gather.plan(places, files)
 
         def fill() -> None:
-            self._gather(places, files)
+            gather()
             rows = files[: len(places) * self._gather.row_bytes].reshape(len(places), -1)
             try:
                 bmp.unpack(rows, self._shape, images[: math.prod(shape)])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from precompile.loading.background import CopyThreads
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -30,14 +34,15 @@ def run_script() -> Callable[..., str]:
 def test_only_the_limited_thread_is_limited(run_script: Callable[..., str], threads: int) -> None:
     code = """
         import sys, threading, torch
-        from precompile.loading.background import background_threads
+        from precompile.loading.background import CopyThreads
         torch.set_num_threads(int(sys.argv[1]))
-        executor = background_threads()
-        inside = executor.submit(torch.get_num_threads).result()
+        threads, seen = CopyThreads(), []
+        threads.submit(lambda: seen.append(torch.get_num_threads())).wait()
         later = []
         thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
         thread.start(); thread.join()
-        print(inside, torch.get_num_threads(), *later, executor.submit(torch.get_num_threads).result())
+        threads.submit(lambda: seen.append(torch.get_num_threads())).wait()
+        print(seen[0], torch.get_num_threads(), *later, seen[1])
     """
     assert run_script(code, str(threads)).split() == ["1", str(threads), str(threads), "1"]
 
@@ -45,15 +50,16 @@ def test_only_the_limited_thread_is_limited(run_script: Callable[..., str], thre
 def test_the_default_is_left_alone(run_script: Callable[..., str]) -> None:
     code = """
         import threading, torch
-        from precompile.loading.background import background_threads
+        from precompile.loading.background import CopyThreads
         def in_new_thread():
             seen = []
             thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
             thread.start(); thread.join()
             return seen[0]
         before = in_new_thread()
-        executors = [background_threads() for _ in range(3)]
-        limited = [executor.submit(torch.get_num_threads).result() for executor in executors]
+        limited = []
+        for threads in [CopyThreads(2) for _ in range(3)]:
+            threads.submit(lambda: limited.append(torch.get_num_threads())).wait()
         print(limited == [1, 1, 1], before == in_new_thread() == torch.get_num_threads())
     """
     assert run_script(code).split() == ["True", "True"]
@@ -72,3 +78,41 @@ def test_a_loader_leaves_torch_alone(run_script: Callable[..., str], images: tup
         print(len(seen), set(seen))
     """
     assert run_script(code, str(images[0])).split() == ["27", "{3}"]
+
+
+def test_work_is_done_in_order_and_its_errors_are_raised() -> None:
+    threads, done = CopyThreads(), []
+    tickets = [threads.submit(lambda number=number: done.append(10 // number)) for number in (5, 0, 2)]
+    tickets[0].wait()
+    with pytest.raises(ZeroDivisionError):
+        tickets[1].wait()
+    tickets[2].wait()
+    assert done == [2, 5]
+    threads.stop()
+    threads.stop()
+
+
+def test_stopping_drops_what_has_not_begun() -> None:
+    threads, begun, go_on, done = CopyThreads(), threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        begun.set()
+        go_on.wait(60)
+        done.append("slow")
+
+    threads.submit(slow)
+    threads.submit(lambda: done.append("never"))
+    assert begun.wait(60)
+    stopper = threading.Thread(target=threads.stop)
+    stopper.start()
+    while threads._todo.qsize() != 1:  # the second is dropped, the word to stop has come
+        os.sched_yield()
+    go_on.set()
+    stopper.join()
+    assert done == ["slow"]
+
+
+def test_a_thread_may_stop_its_own_threads() -> None:
+    threads = CopyThreads()
+    threads.submit(threads.stop).wait()
+    assert not [thread for thread in threads._threads if thread.join(60) or thread.is_alive()]

@@ -41,7 +41,7 @@ def without_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gathered(stored: Stored, name: str, numbers: np.ndarray, row_bytes: int) -> np.ndarray:
     buffer = aligned_buffer(row_bytes * len(numbers) + 64)
-    RowGather(stored.shards, row_bytes)(stored.fields(numbers)[name].places, buffer)
+    RowGather(stored.shards, row_bytes).plan(stored.fields(numbers)[name].places, buffer)()
     assert not buffer[row_bytes * len(numbers) :].any(), "wrote beyond the rows"
     return buffer[: row_bytes * len(numbers)].reshape(len(numbers), -1)
 
@@ -84,7 +84,7 @@ def test_rows_at_any_place(images: tuple[Path, Any], alignment: int) -> None:
     first = stored.shards.view(0, int(stored.shards.sizes[0]))
     places = np.arange(0, len(first) - 40, alignment)
     out = aligned_buffer(40 * len(places))
-    RowGather(stored.shards, 40, alignment=alignment)(places, out)
+    RowGather(stored.shards, 40, alignment=alignment).plan(places, out)()
     assert np.array_equal(out.reshape(-1, 40), np.stack([first[place : place + 40] for place in places]))
 
 
