@@ -18,9 +18,9 @@ from precompile.errors import PrecompileError
 
 if TYPE_CHECKING:
     from precompile.advise.doctor import doctor
-    from precompile.loading.collate import Padded
     from precompile.loading.dataset import CompiledDataset
     from precompile.loading.loader import Loader
+    from precompile.loading.reading.collate import Padded
     from precompile.pipeline.build import Summary, build
 
 __version__ = "0.1.0"
@@ -28,15 +28,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "CompiledDataset": "precompile.loading.dataset",
     "Loader": "precompile.loading.loader",
-    "Pad": "precompile.loading.collate",
-    "Padded": "precompile.loading.collate",
-    "CenterCrop": "precompile.loading.windows",
-    "CenterTimeWindow": "precompile.loading.windows",
-    "RandomCrop": "precompile.loading.windows",
-    "RandomTimeWindow": "precompile.loading.windows",
-    "BlockShuffleSampler": "precompile.loading.samplers",
-    "LengthBatchSampler": "precompile.loading.length_batches",
-    "ShuffleSampler": "precompile.loading.samplers",
+    "Pad": "precompile.loading.reading.collate",
+    "Padded": "precompile.loading.reading.collate",
+    "CenterCrop": "precompile.loading.reading.windows",
+    "CenterTimeWindow": "precompile.loading.reading.windows",
+    "RandomCrop": "precompile.loading.reading.windows",
+    "RandomTimeWindow": "precompile.loading.reading.windows",
+    "BlockShuffleSampler": "precompile.loading.sampling.samplers",
+    "LengthBatchSampler": "precompile.loading.sampling.length_batches",
+    "ShuffleSampler": "precompile.loading.sampling.samplers",
     "build": "precompile.pipeline.build",
     "Summary": "precompile.pipeline.build",
     "doctor": "precompile.advise.doctor",

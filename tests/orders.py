@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from precompile.loading.samplers import ShuffleSampler
+from precompile.loading.sampling.samplers import ShuffleSampler
 
 
 def epoch_order(count: int, *, shuffle: bool, seed: int, epoch: int) -> np.ndarray:

@@ -19,11 +19,11 @@ from precompile.format.manifest import Manifest
 from precompile.format.schema import TEXT, Schema
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
-from precompile.loading.collate import collate_values
-from precompile.loading.gathered import GatheredSamples, SampleGather
+from precompile.loading.reading.collate import collate_values
+from precompile.loading.reading.gathered import GatheredSamples, SampleGather
 
 if TYPE_CHECKING:
-    from precompile.loading.resident import ResidentDataset
+    from precompile.loading.devices.resident import ResidentDataset
 
 Fields: TypeAlias = str | Sequence[str] | None
 Transform: TypeAlias = Callable[[Any], Any]
@@ -172,7 +172,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         A `transform` is applied here, once. Where shapes vary each sample takes the bytes of the largest. Raises
         NoRoomError before it reads when they do not fit.
         """
-        from precompile.loading.resident import to_tensors  # it knows this class
+        from precompile.loading.devices.resident import to_tensors  # it knows this class
 
         return to_tensors(self, device)
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from precompile.format.stored import Stored
-from precompile.loading.batch_reader import BatchReader, Job, Reading
-from precompile.loading.collate import Pad
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.device import Mover, PlainMover, Sent, mover_for
-from precompile.loading.readahead import ReadAhead
-from precompile.loading.resident import ResidentDataset
-from precompile.loading.subset import unwrap
-from precompile.loading.windows import windows_by_field
+from precompile.loading.devices.device import Mover, PlainMover, Sent, mover_for
+from precompile.loading.devices.resident import ResidentDataset
+from precompile.loading.reading.batch_reader import BatchReader, Job, Reading
+from precompile.loading.reading.collate import Pad
+from precompile.loading.reading.readahead import ReadAhead
+from precompile.loading.reading.windows import windows_by_field
+from precompile.loading.sampling.subset import unwrap
 
 
 class Filling(Protocol):

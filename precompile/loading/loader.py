@@ -12,8 +12,12 @@ from typing import Any
 import torch
 
 from precompile.loading.background import CopyThreads, run_ahead
-from precompile.loading.batch_reader import Job
-from precompile.loading.batching import (
+from precompile.loading.dataset import CompiledDataset
+from precompile.loading.devices.resident import ResidentDataset
+from precompile.loading.filling import Filling, filling_for
+from precompile.loading.reading.batch_reader import Job
+from precompile.loading.reading.windows import Window
+from precompile.loading.sampling.batching import (
     EpochSource,
     IterableSampler,
     fixed_batches,
@@ -21,14 +25,10 @@ from precompile.loading.batching import (
     positions_ahead,
     read_batches,
 )
-from precompile.loading.dataset import CompiledDataset
-from precompile.loading.filling import Filling, filling_for
-from precompile.loading.length_batches import LengthBatchSampler
-from precompile.loading.orders import Batches, Epoch
-from precompile.loading.ranks import Ranks
-from precompile.loading.resident import ResidentDataset
-from precompile.loading.samplers import ShuffleSampler
-from precompile.loading.windows import Window
+from precompile.loading.sampling.length_batches import LengthBatchSampler
+from precompile.loading.sampling.orders import Batches, Epoch
+from precompile.loading.sampling.ranks import Ranks
+from precompile.loading.sampling.samplers import ShuffleSampler
 
 
 class Loader:

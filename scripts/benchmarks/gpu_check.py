@@ -36,7 +36,7 @@ from synthetic import RandomImages
 
 import precompile
 from precompile.format.schema import FieldSpec
-from precompile.loading.device import usable_device
+from precompile.loading.devices.device import usable_device
 
 SPECTROGRAM = FieldSpec("spectrogram", "float16", (80, None))
 PARTS = ("races", "contents", "rates", "training")

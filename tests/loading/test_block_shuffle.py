@@ -18,10 +18,10 @@ from precompile import BlockShuffleSampler, CompiledDataset, ShuffleSampler
 from precompile.format.generation import generation_dir
 from precompile.format.schema import FieldSpec
 from precompile.loading import storage_order as storage_module
-from precompile.loading.block_order import BlockOrder, ShuffledRuns
-from precompile.loading.orders import Order
-from precompile.loading.ranks import Rank, Ranks
-from precompile.loading.storage_order import StorageOrder, storage_order
+from precompile.loading.sampling.block_order import BlockOrder, ShuffledRuns
+from precompile.loading.sampling.orders import Order
+from precompile.loading.sampling.ranks import Rank, Ranks
+from precompile.loading.sampling.storage_order import StorageOrder, storage_order
 
 PITCH = 64
 """Bytes from record to record in the datasets here."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from precompile.loading.buffers import BufferPool, aligned_buffer, fresh_array
+from precompile.loading.reading.buffers import BufferPool, aligned_buffer, fresh_array
 
 WAYS_TO_HOLD: dict[str, Callable[[np.ndarray], Any]] = {
     "the array": lambda buffer: buffer,

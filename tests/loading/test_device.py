@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedDevice, SimulatedError, SimulatedEvent
 
-from precompile.loading.async_mover import AsyncMover
-from precompile.loading.collate import Padded
-from precompile.loading.device import PlainMover, mover_for
-from precompile.loading.leaves import map_leaves
+from precompile.loading.devices.async_mover import AsyncMover
+from precompile.loading.devices.device import PlainMover, mover_for
+from precompile.loading.devices.leaves import map_leaves
+from precompile.loading.reading.collate import Padded
 
 IMAGE_BYTES = 2 * 3 * 4 * 5
 FRAMES_BYTES = 2 * 2 * 9 * 2

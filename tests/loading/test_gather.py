@@ -15,8 +15,8 @@ from precompile import CompiledDataset, Loader
 from precompile.format.schema import FieldSpec
 from precompile.format.shards import ShardMap
 from precompile.format.stored import Stored
-from precompile.loading.buffers import aligned_buffer
-from precompile.loading.gather import BoxCopies, RowGather, Strided
+from precompile.loading.reading.buffers import aligned_buffer
+from precompile.loading.reading.gather import BoxCopies, RowGather, Strided
 
 FIELDS = {
     1: FieldSpec("data", "uint8", (1,)),

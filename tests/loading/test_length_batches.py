@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 
 from precompile import CompiledDataset, LengthBatchSampler
 from precompile.format.schema import FieldSpec
-from precompile.loading.ranks import Rank, Ranks
+from precompile.loading.sampling.ranks import Rank, Ranks
 
 Written = tuple[Path, list[dict[str, Any]]]
 

@@ -15,7 +15,7 @@ from simulated_device import SimulatedDevice, SimulatedError
 
 import precompile.loading.filling as filling_module
 from precompile import CompiledDataset, LengthBatchSampler, Loader, Padded, RandomCrop, ShuffleSampler
-from precompile.loading.async_mover import AsyncMover
+from precompile.loading.devices.async_mover import AsyncMover
 
 pytestmark = pytest.mark.filterwarnings("error")
 

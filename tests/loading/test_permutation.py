@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precompile.loading import permutation
-from precompile.loading.permutation import SMALL, Permutation, random_below
+from precompile.loading.sampling.permutation import SMALL, Permutation, random_below
 
 
 @pytest.fixture(params=["held", "computed"])

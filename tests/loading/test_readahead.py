@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import precompile.loading.readahead as readahead_module
+import precompile.loading.reading.readahead as readahead_module
 from precompile import BlockShuffleSampler, CompiledDataset, Loader
 from precompile.format.schema import FieldSpec
 from precompile.format.stored import Stored
-from precompile.loading.readahead import ReadAhead, pieces
+from precompile.loading.reading.readahead import ReadAhead, pieces
 
 PAGE = mmap.PAGESIZE
 RECORDS = st.lists(st.tuples(st.integers(1, 1 << 22), st.integers(1, 1 << 19)), min_size=1, max_size=30)

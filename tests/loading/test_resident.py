@@ -18,9 +18,9 @@ from precompile import CompiledDataset, machine
 from precompile.errors import NoRoomError
 from precompile.format.schema import TEXT, FieldSpec
 from precompile.loading import resident
-from precompile.loading.collate import Padded
-from precompile.loading.leaves import map_leaves
-from precompile.loading.resident import ResidentDataset, to_tensors
+from precompile.loading.devices.leaves import map_leaves
+from precompile.loading.devices.resident import ResidentDataset, to_tensors
+from precompile.loading.reading.collate import Padded
 
 COUNT = 37
 FIXED = (

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precompile import ShuffleSampler
-from precompile.loading.ranks import Ranks
+from precompile.loading.sampling.ranks import Ranks
 
 remainders = st.sampled_from(["pad", "drop"])
 

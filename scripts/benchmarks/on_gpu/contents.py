@@ -12,8 +12,8 @@ import torch
 from on_gpu.gpu import Gpu
 from on_gpu.settings import Row, Settings
 from precompile import CompiledDataset, Loader
-from precompile.loading.collate import Padded
-from precompile.loading.resident import ResidentDataset, to_tensors
+from precompile.loading.devices.resident import ResidentDataset, to_tensors
+from precompile.loading.reading.collate import Padded
 
 FIELDS = ("image", "label")
 _MAX_BUSY_MS = 20.0

@@ -13,8 +13,8 @@ import torch
 
 from on_gpu.gpu import Gpu
 from on_gpu.settings import Row, Settings
-from precompile.loading.async_mover import AsyncMover
-from precompile.loading.copy_queue import CudaQueue, Event
+from precompile.loading.devices.async_mover import AsyncMover
+from precompile.loading.devices.copy_queue import CudaQueue, Event
 
 _NUM_BYTES = 1 << 20
 _LATE_MS = 4.0

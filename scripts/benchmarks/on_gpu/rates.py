@@ -10,7 +10,7 @@ from typing import Any
 from on_gpu.gpu import Gpu
 from on_gpu.settings import Row, Settings
 from precompile import CompiledDataset, Loader, machine
-from precompile.loading.resident import to_tensors
+from precompile.loading.devices.resident import to_tensors
 
 LIMIT = "copies of pinned memory"
 _PINNED_BUFFERS = 3

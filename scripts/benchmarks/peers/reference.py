@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from peer_protocol import Batch, Epoch, serve
 
-from precompile.loading.buffers import aligned_buffer
+from precompile.loading.reading.buffers import aligned_buffer
 
 
 def prepare(rows: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precompile import CompiledDataset, Loader
 from precompile.format.schema import FieldSpec
-from precompile.loading.samplers import BlockShuffleSampler, ShuffleSampler
+from precompile.loading.sampling.samplers import BlockShuffleSampler, ShuffleSampler
 from reading import sets
 from reading.comparison import Comparison, Comparisons, Run
 from reading.page_cache import drop_pages

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precompile.loading.buffers import aligned_buffer
+from precompile.loading.reading.buffers import aligned_buffer
 from reading.comparison import Run
 
 BUFFERS = 3

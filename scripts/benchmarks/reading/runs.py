@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from precompile import CompiledDataset, Loader
-from precompile.loading.collate import Padded
+from precompile.loading.reading.collate import Padded
 from reading.comparison import Run
 
 

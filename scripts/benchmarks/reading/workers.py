@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from precompile import CompiledDataset
 from precompile.format.schema import FieldSpec
-from precompile.loading.samplers import ShuffleSampler
+from precompile.loading.sampling.samplers import ShuffleSampler
 from reading import sets
 from reading.private_memory import private_bytes
 from reading.question import Answer, CannotMeasure, Question

@@ -11,8 +11,8 @@ import numpy as np
 
 from precompile.format.schema import ALIGNMENT
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.sorting import stable_argsort
-from precompile.loading.subset import index_rows, unwrap
+from precompile.loading.sampling.sorting import stable_argsort
+from precompile.loading.sampling.subset import index_rows, unwrap
 
 _CHUNK = 1 << 18
 """Rows of the index that are looked at together."""

@@ -15,10 +15,10 @@ from precompile.format import bmp, record
 from precompile.format.locate import Located
 from precompile.format.schema import FieldSpec
 from precompile.format.stored import Stored
-from precompile.loading.boxes import memory_order
-from precompile.loading.buffers import BufferPool, HostBuffers
-from precompile.loading.collate import Padded, pad
-from precompile.loading.gather import RowGather
+from precompile.loading.reading.boxes import memory_order
+from precompile.loading.reading.buffers import BufferPool, HostBuffers
+from precompile.loading.reading.collate import Padded, pad
+from precompile.loading.reading.gather import RowGather
 
 MakeBuffers = Callable[[int], HostBuffers]
 """Gives reusable host memory, by bytes of a buffer."""

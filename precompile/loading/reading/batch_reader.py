@@ -12,11 +12,11 @@ import torch
 from precompile.format.schema import FieldSpec
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
-from precompile.loading.box_reader import BoxReader
-from precompile.loading.buffers import BufferPool
-from precompile.loading.collate import Pad
-from precompile.loading.readers import FieldReader, MakeBuffers, Plan, SampleReader, StackedReader
-from precompile.loading.windows import Window
+from precompile.loading.reading.box_reader import BoxReader
+from precompile.loading.reading.buffers import BufferPool
+from precompile.loading.reading.collate import Pad
+from precompile.loading.reading.readers import FieldReader, MakeBuffers, Plan, SampleReader, StackedReader
+from precompile.loading.reading.windows import Window
 
 _CALL_BYTES = 4 << 20
 """Several small batches are gathered by one call of about this size, since each call waits for the GIL once."""

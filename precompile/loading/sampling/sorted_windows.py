@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precompile.loading.orders import Recent
-from precompile.loading.permutation import Permutation
-from precompile.loading.ranks import checked_integer
-from precompile.loading.sorting import stable_argsort
+from precompile.loading.sampling.orders import Recent
+from precompile.loading.sampling.permutation import Permutation
+from precompile.loading.sampling.ranks import checked_integer
+from precompile.loading.sampling.sorting import stable_argsort
 
 
 @dataclass(frozen=True, slots=True)

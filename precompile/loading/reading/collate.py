@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from precompile.loading.buffers import fresh_array
+from precompile.loading.reading.buffers import fresh_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from precompile.loading.orders import Recent, check_part
-from precompile.loading.permutation import Permutation, random_below
-from precompile.loading.ranks import Rank
-from precompile.loading.storage_order import StorageOrder
+from precompile.loading.sampling.orders import Recent, check_part
+from precompile.loading.sampling.permutation import Permutation, random_below
+from precompile.loading.sampling.ranks import Rank
+from precompile.loading.sampling.storage_order import StorageOrder
 
 _RUNS, _ROTATION, _WINDOW = 1, 2, 3
 """Tell apart what is drawn for one (seed, epoch)."""

@@ -14,10 +14,10 @@ import torch.utils.data
 from precompile import machine
 from precompile.errors import NoRoomError
 from precompile.format.schema import TEXT
-from precompile.loading.collate import Padded
 from precompile.loading.dataset import CompiledDataset, Fields
-from precompile.loading.device import usable_device
-from precompile.loading.resident_fields import PaddedToLongest, ResidentField, Stacked, Texts
+from precompile.loading.devices.device import usable_device
+from precompile.loading.devices.resident_fields import PaddedToLongest, ResidentField, Stacked, Texts
+from precompile.loading.reading.collate import Padded
 
 _CHUNK_BYTES = 64 << 20
 

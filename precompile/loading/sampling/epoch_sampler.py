@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import torch.utils.data
 
-from precompile.loading.orders import Batches, Epoch, Order
-from precompile.loading.ranks import Rank, Ranks, checked_integer
+from precompile.loading.sampling.orders import Batches, Epoch, Order
+from precompile.loading.sampling.ranks import Rank, Ranks, checked_integer
 
 Item = TypeVar("Item", int, list[int])
 

@@ -11,7 +11,7 @@ import torch
 
 from precompile.format.stored import Stored
 from precompile.loading.background import run_safely
-from precompile.loading.batch_reader import BatchReader
+from precompile.loading.reading.batch_reader import BatchReader
 
 
 class GatheredSamples(list[Any]):

@@ -9,7 +9,7 @@ import numpy as np
 
 from precompile.format.schema import FieldSpec
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.subset import index_rows, unwrap
+from precompile.loading.sampling.subset import index_rows, unwrap
 
 _CHUNK = 1 << 20
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from precompile.loading.async_mover import AsyncMover
-from precompile.loading.buffers import BufferPool, HostBuffers
-from precompile.loading.copy_queue import CudaQueue
-from precompile.loading.leaves import map_leaves
+from precompile.loading.devices.async_mover import AsyncMover
+from precompile.loading.devices.copy_queue import CudaQueue
+from precompile.loading.devices.leaves import map_leaves
+from precompile.loading.reading.buffers import BufferPool, HostBuffers
 
 
 class Sent(Protocol):

@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from precompile.loading.permutation import Permutation
-from precompile.loading.ranks import Rank
+from precompile.loading.sampling.permutation import Permutation
+from precompile.loading.sampling.ranks import Rank
 
 READ_TOGETHER = 4096
 """Places of a large permutation that are computed in one go: 256 alone cost six times as much each."""

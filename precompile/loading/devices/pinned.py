@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from precompile.loading.copy_queue import CopyQueue, Event, check_process
+from precompile.loading.devices.copy_queue import CopyQueue, Event, check_process
 
 _MAX_WAITING = 2
 """Buffers that only wait for their copy: one that is being copied, one that comes next. More would not be faster."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from precompile.loading.copy_queue import CopyQueue, Event, check_process
-from precompile.loading.leaves import map_leaves
-from precompile.loading.pinned import PinnedBuffer, PinnedBuffers
+from precompile.loading.devices.copy_queue import CopyQueue, Event, check_process
+from precompile.loading.devices.leaves import map_leaves
+from precompile.loading.devices.pinned import PinnedBuffer, PinnedBuffers
 
 _MAX_LEAD = 4
 """Received batches that the device need not have reached when another one is sent. The memory of batches that the

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from precompile.loading.orders import Batches, Epoch, Order
+from precompile.loading.sampling.orders import Batches, Epoch, Order
 
 
 @runtime_checkable

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sized
 from functools import cached_property
 from typing import Any
 
-from precompile.loading.block_order import BlockOrder, ShuffledRuns
-from precompile.loading.epoch_sampler import EpochSampler
-from precompile.loading.orders import READ_TOGETHER, InterleavedOrder, Order
-from precompile.loading.permutation import Permutation
-from precompile.loading.ranks import Rank, Ranks, checked_integer
-from precompile.loading.storage_order import StorageOrder, storage_order
-from precompile.loading.subset import unwrap
+from precompile.loading.sampling.block_order import BlockOrder, ShuffledRuns
+from precompile.loading.sampling.epoch_sampler import EpochSampler
+from precompile.loading.sampling.orders import READ_TOGETHER, InterleavedOrder, Order
+from precompile.loading.sampling.permutation import Permutation
+from precompile.loading.sampling.ranks import Rank, Ranks, checked_integer
+from precompile.loading.sampling.storage_order import StorageOrder, storage_order
+from precompile.loading.sampling.subset import unwrap
 
 
 class PositionSampler(EpochSampler[int]):

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from precompile.loading.epoch_sampler import EpochSampler
-from precompile.loading.lengths import checksum, given_lengths, sample_lengths
-from precompile.loading.orders import Batches, Recent
-from precompile.loading.permutation import Permutation
-from precompile.loading.ranks import Rank, Ranks, checked_integer
-from precompile.loading.samplers import count_of
-from precompile.loading.sorted_windows import BatchLimits, SortedWindows
+from precompile.loading.sampling.epoch_sampler import EpochSampler
+from precompile.loading.sampling.lengths import checksum, given_lengths, sample_lengths
+from precompile.loading.sampling.orders import Batches, Recent
+from precompile.loading.sampling.permutation import Permutation
+from precompile.loading.sampling.ranks import Rank, Ranks, checked_integer
+from precompile.loading.sampling.samplers import count_of
+from precompile.loading.sampling.sorted_windows import BatchLimits, SortedWindows
 
 _GROUPS = 4
 """Tells what is drawn here from what else is drawn for one (seed, epoch)."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from precompile.format.schema import FieldSpec
-from precompile.loading.hashing import mix
+from precompile.loading.reading.hashing import mix
 
 _AXIS_NAMES = ("height", "width")
 

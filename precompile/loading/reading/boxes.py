@@ -10,7 +10,7 @@ import numpy as np
 from precompile.format import bmp
 from precompile.format.locate import Located
 from precompile.format.schema import ARRAY_DTYPES, FieldSpec
-from precompile.loading.gather import Strided
+from precompile.loading.reading.gather import Strided
 
 
 @dataclass(frozen=True, slots=True)

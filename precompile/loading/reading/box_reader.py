@@ -13,12 +13,12 @@ from precompile.format import bmp
 from precompile.format.locate import Located
 from precompile.format.schema import ARRAY_DTYPES, FieldSpec
 from precompile.format.stored import Stored
-from precompile.loading.boxes import Boxes, as_bytes, contiguous_strides, memory_order
-from precompile.loading.buffers import BufferPool
-from precompile.loading.collate import Pad, Padded
-from precompile.loading.gather import BoxCopies, RowGather
-from precompile.loading.readers import Buffers, MakeBuffers, Plan, as_field, first_elements
-from precompile.loading.windows import Window
+from precompile.loading.reading.boxes import Boxes, as_bytes, contiguous_strides, memory_order
+from precompile.loading.reading.buffers import BufferPool
+from precompile.loading.reading.collate import Pad, Padded
+from precompile.loading.reading.gather import BoxCopies, RowGather
+from precompile.loading.reading.readers import Buffers, MakeBuffers, Plan, as_field, first_elements
+from precompile.loading.reading.windows import Window
 
 
 class BoxReader:

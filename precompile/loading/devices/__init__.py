@@ -1,0 +1,1 @@
+"""Batches on the device that trains."""

@@ -1,0 +1,1 @@
+"""From sample numbers to tensors, by copies of memory."""

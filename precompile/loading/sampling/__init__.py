@@ -1,0 +1,1 @@
+"""Which samples are read, in which order, in which batches, by which process."""
