@@ -17,7 +17,7 @@ from torch.utils.data import Subset
 from precompile import BlockShuffleSampler, CompiledDataset, ShuffleSampler
 from precompile.format.generation import generation_dir
 from precompile.format.schema import FieldSpec
-from precompile.loading import storage_order as storage_module
+from precompile.loading.sampling import storage_order as storage_module
 from precompile.loading.sampling.block_order import BlockOrder, ShuffledRuns
 from precompile.loading.sampling.orders import Order
 from precompile.loading.sampling.ranks import Rank, Ranks

@@ -38,14 +38,17 @@ def large(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     return CompiledDataset(root, fields="image")
 
 
-def loader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("precompile-loader")]
+@pytest.fixture
+def loader_threads() -> Callable[[], list[threading.Thread]]:
+    """Threads of Loaders that were made since; those of Loaders that are kept elsewhere do not count."""
+    gc.collect()
+    before = set(threading.enumerate())
 
+    def new() -> list[threading.Thread]:
+        found = set(threading.enumerate()) - before
+        return [thread for thread in found if thread.name.startswith("precompile-loader")]
 
-def assert_threads_end() -> None:
-    for thread in loader_threads():
-        thread.join(30)
-    assert loader_threads() == []
+    return new
 
 
 def epoch_of(dataset: CompiledDataset, batch_size: int, epoch: int) -> list[torch.Tensor]:
@@ -94,26 +97,36 @@ def test_an_epoch_reuses_its_memory(large: CompiledDataset) -> None:
     assert len(set(addresses)) <= 12
 
 
-def test_a_thread_ends_with_its_epoch(large: CompiledDataset) -> None:
-    assert len(list(Loader(large, 4))) == 10
-    assert_threads_end()
+LoaderThreads = Callable[[], list[threading.Thread]]
 
 
-def test_a_thread_ends_when_an_iterator_is_dropped(large: CompiledDataset) -> None:
+def test_a_thread_ends_with_its_loader(large: CompiledDataset, loader_threads: LoaderThreads) -> None:
+    loader = Loader(large, 4)
+    assert len(list(loader)) == 10
+    assert len(loader_threads()) == 1
+    assert len(list(loader)) == 10
+    assert len(loader_threads()) == 1
+    del loader
+    assert loader_threads() == []
+
+
+def test_a_thread_ends_when_an_iterator_is_dropped(large: CompiledDataset, loader_threads: LoaderThreads) -> None:
     loader = Loader(large, 4)
     half_read = iter(loader)
     next(half_read)
     assert len(loader_threads()) == 1
     del half_read
-    assert_threads_end()
+    assert loader_threads() == []
     for number, _ in enumerate(loader):
         if number == 2:
             break
-    assert_threads_end()
+    assert loader_threads() == []
     assert len(list(loader)) == 10
 
 
-def test_a_thread_ends_after_an_exception_of_the_consumer(large: CompiledDataset) -> None:
+def test_a_thread_ends_after_an_exception_of_the_consumer(
+    large: CompiledDataset, loader_threads: LoaderThreads
+) -> None:
     def train() -> None:
         for _ in Loader(large, 4):
             raise RuntimeError("the consumer fails")
@@ -121,7 +134,7 @@ def test_a_thread_ends_after_an_exception_of_the_consumer(large: CompiledDataset
     with pytest.raises(RuntimeError, match="the consumer fails"):
         train()
     gc.collect()
-    assert_threads_end()
+    assert loader_threads() == []
 
 
 @pytest.mark.parametrize("which", ["images", "large"])

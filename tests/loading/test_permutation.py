@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precompile.loading import permutation
+from precompile.loading.sampling import permutation
 from precompile.loading.sampling.permutation import SMALL, Permutation, random_below
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from precompile import CompiledDataset, machine
 from precompile.errors import NoRoomError
 from precompile.format.schema import TEXT, FieldSpec
-from precompile.loading import resident
+from precompile.loading.devices import resident
 from precompile.loading.devices.leaves import map_leaves
 from precompile.loading.devices.resident import ResidentDataset, to_tensors
 from precompile.loading.reading.collate import Padded
