@@ -34,7 +34,7 @@ _HOMES = {
     "CenterTimeWindow": "precompile.loading.reading.windows",
     "RandomCrop": "precompile.loading.reading.windows",
     "RandomTimeWindow": "precompile.loading.reading.windows",
-    "BlockShuffleSampler": "precompile.loading.sampling.samplers",
+    "BlockShuffleSampler": "precompile.loading.sampling.block_shuffle",
     "LengthBatchSampler": "precompile.loading.sampling.length_batches",
     "ShuffleSampler": "precompile.loading.sampling.samplers",
     "build": "precompile.pipeline.build",

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard
 
 import numpy as np
+import torch
 
 from precompile.format.stored import Stored
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.devices.device import Mover, PlainMover, Sent, mover_for
-from precompile.loading.devices.resident import ResidentDataset
 from precompile.loading.reading.batch_reader import BatchReader, Job, Reading
+from precompile.loading.reading.buffers import BufferPool
 from precompile.loading.reading.collate import Pad
 from precompile.loading.reading.readahead import ReadAhead
 from precompile.loading.reading.windows import windows_by_field
 from precompile.loading.sampling.subset import unwrap
+
+if TYPE_CHECKING:
+    from precompile.loading.devices.device import Mover, Sent
+    from precompile.loading.devices.resident import ResidentDataset
 
 
 class Filling(Protocol):
@@ -142,7 +146,7 @@ def filling_for(
     dataset: Any, *, windows: Any = None, collate: Any = None, device: Any = None, seed: int = 0
 ) -> Filling:
     """What reads this dataset in this way. Raises TypeError or ValueError for arguments that do not fit it."""
-    if isinstance(dataset, ResidentDataset):
+    if is_resident(dataset):
         given = [name for name, value in (("windows", windows), ("collate", collate), ("device", device)) if value]
         if given:
             raise ValueError(f"a dataset on {dataset.device} is read as it is there, got {' and '.join(given)}")
@@ -161,17 +165,30 @@ def filling_for(
         if isinstance(collate, Pad) and collate != Pad() and spec.encoding == "bmp" and not spec.is_fixed:
             raise ValueError(f"Pad is for fields of encoding raw or raw_hwc, got {spec.name} of encoding bmp")
     positions = Positions(compiled, subset)
-    mover = mover_for("cpu" if device is None else device)
+    mover = None if device is None else _mover(device)
     filling: Filling
     if by_sample:
         filling = SampleFilling(compiled, positions, collate or compiled.collate)
     else:
         reading = Reading(by_field, collate or Pad(), seed)
         names, arrange = compiled.field_names, compiled.arrange
-        reader = BatchReader(compiled.stored, names, arrange, reading=reading, make_buffers=mover.buffers)
+        make_buffers = mover.buffers if mover else BufferPool
+        reader = BatchReader(compiled.stored, names, arrange, reading=reading, make_buffers=make_buffers)
         filling = MemoryFilling(compiled.stored, positions, reader)
-    stays = isinstance(mover, PlainMover) and mover.device.type == "cpu"
-    return filling if stays else MovedFilling(filling, mover)
+    return MovedFilling(filling, mover) if mover else filling
+
+
+def _mover(device: str | torch.device) -> Mover | None:
+    """None where batches are to stay as they are."""
+    from precompile.loading.devices.device import PlainMover, mover_for  # 10 ms that not everybody needs
+
+    mover = mover_for(device)
+    return None if isinstance(mover, PlainMover) and mover.device.type == "cpu" else mover
+
+
+def is_resident(dataset: Any) -> TypeGuard[ResidentDataset]:
+    """Whether it is one of `to_tensors`: it makes batches itself."""
+    return hasattr(dataset, "batch")
 
 
 def from_the_front(positions: np.ndarray, count: int) -> np.ndarray:

@@ -7,14 +7,13 @@ import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precompile.loading.background import CopyThreads, run_ahead
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.devices.resident import ResidentDataset
-from precompile.loading.filling import Filling, filling_for
+from precompile.loading.filling import Filling, filling_for, is_resident
 from precompile.loading.reading.batch_reader import Job
 from precompile.loading.reading.windows import Window
 from precompile.loading.sampling.batching import (
@@ -25,10 +24,12 @@ from precompile.loading.sampling.batching import (
     positions_ahead,
     read_batches,
 )
-from precompile.loading.sampling.length_batches import LengthBatchSampler
 from precompile.loading.sampling.orders import Batches, Epoch
 from precompile.loading.sampling.ranks import Ranks
 from precompile.loading.sampling.samplers import ShuffleSampler
+
+if TYPE_CHECKING:
+    from precompile.loading.devices.resident import ResidentDataset
 
 
 class Loader:
@@ -86,13 +87,15 @@ class Loader:
         self._idle: list[_Lane] = [self._new_lane()]
         self._reads_all = sampler is None
         if batch_frames is not None:
-            lengths_of = dataset.dataset if isinstance(dataset, ResidentDataset) else dataset
+            from precompile.loading.sampling.length_batches import LengthBatchSampler  # 10 ms that few need
+
+            lengths_of = dataset.dataset if is_resident(dataset) else dataset
             sampler = LengthBatchSampler(
                 lengths_of, batch_size=batch_size, batch_frames=batch_frames, shuffle=shuffle, seed=seed,
                 drop_last=drop_last, rank=0, world_size=1,
             )  # fmt: skip
-        elif isinstance(sampler, LengthBatchSampler) and batch_size is not None:
-            raise ValueError("a LengthBatchSampler decides the batches: leave batch_size out")
+        elif getattr(sampler, "gives_batches", False) and batch_size is not None:
+            raise ValueError(f"a {type(sampler).__name__} decides the batches: leave batch_size out")
         self.sampler = _epoch_sampler(sampler, len(dataset), batch_size, shuffle=shuffle, seed=seed)
         self._gives_batches = batch_size is None or batch_frames is not None
         self._progress: tuple[Epoch, int] | None = None

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedDevice, SimulatedError
 
-import precompile.loading.filling as filling_module
+import precompile.loading.devices.device as device_module
 from precompile import CompiledDataset, LengthBatchSampler, Loader, Padded, RandomCrop, ShuffleSampler
 from precompile.loading.devices.async_mover import AsyncMover
 
@@ -36,7 +36,7 @@ def test_batches_are_right_whenever_the_device_copies(
     schedule = random.Random(seed)
     device = SimulatedDevice(schedule)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling_module, "mover_for", lambda wanted: AsyncMover(device))
+        patch.setattr(device_module, "mover_for", lambda wanted: AsyncMover(device))
         dataset = CompiledDataset(request.getfixturevalue(written)[0])
         options: dict[str, Any] = {"shuffle": True, "batch_size": 6}
         if written == "images":
@@ -60,7 +60,7 @@ def test_batches_are_right_whenever_the_device_copies(
 
 def test_an_error_of_the_device_reaches_the_consumer(images: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimulatedDevice(random.Random(0))
-    monkeypatch.setattr(filling_module, "mover_for", lambda wanted: AsyncMover(device))
+    monkeypatch.setattr(device_module, "mover_for", lambda wanted: AsyncMover(device))
     loader = Loader(CompiledDataset(images[0], fields="image"), 5, device="anything")
     device.fails_in = 2
     with pytest.raises(SimulatedError, match="out of memory on the device"):

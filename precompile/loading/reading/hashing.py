@@ -1,8 +1,24 @@
-"""A hash of whole numbers, the same on every platform: randomness that is a function of a number."""
+"""A hash of whole numbers, the same on every platform: randomness that is a function of numbers."""
 
 from __future__ import annotations
 
 import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_WORD = 1 << 64
+
+
+def random_words(count: int, *key: int) -> np.ndarray:
+    """uint64 (count,), uniform, chosen by whole numbers of at least 0, of any size: SplitMix64 from a hashed state."""
+    state = np.zeros(1, np.uint64)
+    for number in key:
+        while True:
+            number, word = divmod(number, _WORD)
+            is_last = number == 0  # so that (1, 0) and (2 ** 64,) are other keys
+            state = mix((state ^ np.uint64(word)) + _GOLDEN) + np.uint64(is_last)
+            if is_last:
+                break
+    return mix(state + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
 
 
 def mix(values: np.ndarray) -> np.ndarray:

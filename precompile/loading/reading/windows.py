@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from precompile.format.schema import FieldSpec
-from precompile.loading.reading.hashing import mix
+from precompile.loading.reading.hashing import mix, random_words
 
 _AXIS_NAMES = ("height", "width")
 
@@ -125,9 +125,7 @@ def windows_by_field(windows: Any, specs: list[FieldSpec]) -> dict[str, Window]:
 
 def _draw(room: np.ndarray, numbers: np.ndarray, seed: int, epoch: int, axis: int) -> np.ndarray:
     """int64 (n,), uniform from 0 to room inclusive: 32 hashed bits, scaled (Lemire, ACM TOMACS 2019, no rejection)."""
-    key = np.zeros(1, np.uint64)
-    for part in (seed, epoch, axis):
-        key = mix(key ^ np.uint64(part % 2**64)) + np.uint64(0x9E3779B97F4A7C15)
+    key = random_words(1, seed, epoch, axis)
     bits = mix(mix(numbers.astype(np.uint64) + key) ^ key) >> np.uint64(32)
     return ((bits * (room + 1).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 

@@ -43,6 +43,8 @@ class LengthBatchSampler(EpochSampler[list[int]]):
     of its range.
     """
 
+    gives_batches = True
+
     def __init__(
         self,
         dataset: Any,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
+
+from precompile.loading.reading.hashing import random_words
 
 SMALL = 1 << 15
 """Up to here the whole permutation is held, which is faster to read; a larger one would hold up the first batch."""
@@ -15,14 +15,13 @@ _HALF_WORD = np.uint64(32)
 
 def random_below(count: int, *key: int) -> int:
     """One number from 0 to count - 1, chosen by whole numbers of at least 0."""
-    return int(_source(key).random_raw()) % count
+    return int(random_words(1, *key)[0]) % count
 
 
 class Permutation:
     """A bijection of 0 … count - 1, chosen by whole numbers of at least 0; immutable.
 
-    The same on every platform and with every version of numpy, which keeps the bits of PCG64 but not what Generator
-    makes of them.
+    The same on every platform and with every version of numpy, whose Generator may change.
 
     Large ones are a Feistel network of _ROUNDS rounds over pairs (high, low), whose few values beyond `count` are sent
     through it again until they fall below ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains,
@@ -31,13 +30,12 @@ class Permutation:
 
     def __init__(self, count: int, *key: int) -> None:
         self.count = count
-        source = _source(key)
-        self._all = _shuffled(count, source) if count <= SMALL else None
+        self._all = _shuffled(count, key) if count <= SMALL else None
         low_bits = max(2, (count - 1).bit_length()) // 2
         self._low_bits = np.uint64(low_bits)
         self._low_mask = np.uint64((1 << low_bits) - 1)
         self._num_high = np.uint64(-(-count >> low_bits))
-        self._keys = source.random_raw(_ROUNDS)
+        self._keys = random_words(_ROUNDS, *key)
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
         """int64 (n,) places from 0 to count - 1 -> int64 (n,) the numbers there."""
@@ -62,12 +60,6 @@ class Permutation:
         return high
 
 
-def _source(key: tuple[int, ...]) -> np.random.PCG64:
-    """Random bits of their own for every key: the words of each number are counted, for PCG64 joins them all."""
-    words = [(-(-number.bit_length() // 32), number) for number in key]
-    return np.random.PCG64([len(key), *chain.from_iterable(words)])
-
-
 def _mixed(half: np.ndarray, key: np.uint64) -> np.ndarray:
     """32 bits, each of which depends on all bits of `half` and of the key."""
     mixed = half + key
@@ -78,10 +70,10 @@ def _mixed(half: np.ndarray, key: np.uint64) -> np.ndarray:
     return mixed
 
 
-def _shuffled(count: int, source: np.random.PCG64) -> np.ndarray:
+def _shuffled(count: int, key: tuple[int, ...]) -> np.ndarray:
     """int32 (count,): 0 … count - 1 in random order."""
     low_bits = np.uint64((1 << count.bit_length()) - 1)
     # The number is the low end of its random key, so keys differ, and any sort gives the same order.
-    keys = source.random_raw(count) & ~low_bits | np.arange(count, dtype=np.uint64)
+    keys = random_words(count, *key) & ~low_bits | np.arange(count, dtype=np.uint64)
     keys.sort()
     return (keys & low_bits).astype(np.int32)

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from precompile import CompiledDataset, Loader
+from precompile import BlockShuffleSampler, CompiledDataset, Loader, ShuffleSampler
 from precompile.format.schema import FieldSpec
-from precompile.loading.sampling.samplers import BlockShuffleSampler, ShuffleSampler
 from reading import sets
 from reading.comparison import Comparison, Comparisons, Run
 from reading.page_cache import drop_pages
