@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from precompile.advise.doctor import doctor
     from precompile.loading.dataset import CompiledDataset
     from precompile.loading.loader import Loader
-    from precompile.loading.reading.collate import Padded
+    from precompile.loading.reading.collate import Pad, Padded
+    from precompile.loading.reading.windows import CenterCrop, CenterTimeWindow, RandomCrop, RandomTimeWindow
+    from precompile.loading.sampling.block_shuffle import BlockShuffleSampler
+    from precompile.loading.sampling.length_batches import LengthBatchSampler
+    from precompile.loading.sampling.samplers import ShuffleSampler
     from precompile.pipeline.build import Summary, build
 
 __version__ = "0.1.0"
@@ -42,7 +46,11 @@ _HOMES = {
     "doctor": "precompile.advise.doctor",
 }
 
-__all__ = ["CompiledDataset", "Loader", "Padded", "PrecompileError", "Summary", "__version__", "build", "doctor"]
+__all__ = [
+    "BlockShuffleSampler", "CenterCrop", "CenterTimeWindow", "CompiledDataset", "LengthBatchSampler", "Loader", "Pad",
+    "Padded", "PrecompileError", "RandomCrop", "RandomTimeWindow", "ShuffleSampler", "Summary", "__version__", "build",
+    "doctor",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -54,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted(__all__)

@@ -67,6 +67,8 @@ def _shapes(spec: FieldSpec, index: Index, numbers: np.ndarray) -> np.ndarray | 
         or np.prod(shapes, axis=1, dtype=np.float64).max(initial=0) > 2**50
     ):
         return None
+    if spec.encoding == "bmp" and not np.isin(shapes[:, 0], (1, 3, 4)).all():
+        return None
     if (shapes[:, fixed] != np.array([spec.shape[axis] for axis in fixed], np.int64)).any():
         return None
     return shapes

@@ -58,52 +58,77 @@ def limit_this_thread() -> None:
 class CopyThreads:
     """Limited threads that run jobs in the order they were given. Used by one thread.
 
-    They start with the first `submit`, again in a process that forked, and end with `stop` or with this object.
+    They start when they are needed, again in a process that forked, and end with `stop` or with this object.
     Plain queues and locks: beside copies that fill the caches, an executor's bookkeeping costs 5 % of a small batch.
     """
 
     def __init__(self, count: int = 1) -> None:
         self._count = count
-        self._owner: int | None = None
+        self._team: _Team | None = None
 
     @property
     def are_here(self) -> bool:
         """Whether they run, and in this process: after a fork they stayed in the parent."""
-        return self._owner == os.getpid()
+        return self._team is not None and self._team.owner == os.getpid() and not _is_ending
 
     def start(self) -> None:
-        """Start them, unless they run."""
-        if self.are_here:
-            return
-        self._owner = os.getpid()
-        self._todo: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
-        names = [f"precompile-loader_{number}" for number in range(self._count)]
-        self._threads = [threading.Thread(target=_work, args=(self._todo,), name=name, daemon=True) for name in names]
-        for thread in self._threads:
-            thread.start()
-        _running.add(self)
+        """Start them, unless they run. Raises RuntimeError when the interpreter ends."""
+        if _is_ending:
+            raise _ended()
+        if not self.are_here:
+            self._team = _Team(self._count)
 
     def submit(self, work: Callable[[], object]) -> Ticket:
         self.start()
+        assert self._team is not None
         ticket = Ticket(work)
-        self._todo.put(ticket)
+        self._team.todo.put(ticket)
         return ticket
 
     def stop(self) -> None:
         """Drop what has not begun, and wait for the threads to end."""
-        if not self.are_here:
+        team, self._team = self._team, None
+        if team is not None and team.owner == os.getpid():
+            team.dismiss()
+            # The garbage collector may call this anywhere. A copy thread that waited for others could wait for ever.
+            if threading.current_thread() not in _threads:
+                for thread in team.threads:
+                    thread.join()
+
+
+class _Team:
+    """Threads that run from here on; they end when they are dismissed, or when this object is gone.
+
+    An interrupt at any moment leaves none behind.
+    """
+
+    owner = -1
+    """The process they run in."""
+
+    def __init__(self, count: int) -> None:
+        self.todo: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        self.threads: list[threading.Thread] = []
+        self.owner = os.getpid()
+        _teams.add(self)
+        for number in range(count):
+            name = f"precompile-loader_{number}"
+            thread = threading.Thread(target=_work, args=(self.todo,), name=name, daemon=True)
+            _threads.add(thread)
+            thread.start()
+            self.threads.append(thread)
+
+    def dismiss(self) -> None:
+        """Drop what has not begun, and tell the threads to end; does not wait."""
+        if self.owner != os.getpid():
             return
         with contextlib.suppress(queue.Empty):
             while True:
-                self._todo.get_nowait()
-        for _ in self._threads:
-            self._todo.put(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # the garbage collector may run anywhere
-                thread.join()
-        self._owner = None
+                if (ticket := self.todo.get_nowait()) is not None:
+                    ticket.cancel()
+        for _ in range(len(self.threads) + 1):  # one thread may have started without being noted
+            self.todo.put(None)
 
-    __del__ = stop
+    __del__ = dismiss
 
 
 class Ticket:
@@ -129,6 +154,12 @@ class Ticket:
             self._work = None  # what it holds is free as soon as it is done
             self._done.release()
 
+    def cancel(self) -> None:
+        """Instead of `run`."""
+        self._work = None
+        self._error = RuntimeError("the threads of this Loader were stopped, so it gives no more batches")
+        self._done.release()
+
     def wait(self) -> None:
         """Until it is done; raises what it raised."""
         self._done.acquire()
@@ -144,14 +175,25 @@ class Ticket:
         return not self._done.locked()
 
 
-_running: weakref.WeakSet[CopyThreads] = weakref.WeakSet()
+_teams: weakref.WeakSet[_Team] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_is_ending = False
 
 
 @atexit.register
-def _stop_all() -> None:
+def _end() -> None:
     """A thread that is inside of a torch operation while the interpreter ends would abort the process."""
-    for threads in list(_running):
-        threads.stop()
+    global _is_ending
+    _is_ending = True
+    for team in list(_teams):
+        team.dismiss()
+    for thread in list(_threads):
+        if thread.is_alive():
+            thread.join()
+
+
+def _ended() -> RuntimeError:
+    return RuntimeError("the interpreter ends, so a Loader gives no more batches")
 
 
 def _work(todo: queue.SimpleQueue[Ticket | None]) -> None:
@@ -184,15 +226,17 @@ def run_ahead(jobs: Iterator[Job], threads: CopyThreads, *, ahead: int) -> Gener
     An exception of `fill` is raised to the consumer. After a fork in the middle the child goes on with its own threads.
     The threads wait for the next epoch after a whole one, and are stopped when one ends in the middle.
     """
+    if _is_ending:
+        raise _ended()
     if not ahead:
         for job in jobs:
             run_safely(job.fill)
             yield job
             del job
         return
-    threads.start()
     flying: deque[tuple[Job, Ticket]] = deque()
     try:
+        threads.start()
         while True:
             if not threads.are_here:
                 flying = deque((job, threads.submit(job.fill)) for job, _ in flying)

@@ -68,6 +68,8 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         self._stored: Stored | None = None
         self._local = threading.local()
         self._generation = self.stored.manifest.generation
+        if len(set(self.field_names)) < len(self.field_names):
+            raise ValueError(f"fields must name each field once, got {', '.join(self.field_names)}")
         for name in self.field_names:
             if name not in self.schema:
                 raise ValueError(f"{self.root}: no field {name!r}; choose from {', '.join(self.schema.names)}")
@@ -207,8 +209,10 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         Samples of fixed shape are gathered at once and share the memory of the batch that `collate` makes of them;
         `clone()` what is kept for long.
         """
+        if type(self).__getitem__ is not CompiledDataset.__getitem__:
+            return [self[index] for index in indices]
         numbers = self._sample_numbers(indices)
-        if self.transform is not None or not len(numbers) or not self._is_gathered:
+        if not self.reads_as_stored or not len(numbers) or not self._is_gathered:
             return [self._sample(number) for number in numbers.tolist()]
         gather = getattr(self._local, "gather", None)
         if gather is None:
@@ -218,10 +222,16 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
 
     def _sample_numbers(self, indices: Sequence[int]) -> np.ndarray:
         """`sample_number` of each, int64 (n,)."""
-        positions, count = np.array(indices), len(self)
-        if positions.dtype == np.int64 and -count <= int(positions.min()) <= int(positions.max()) < count:
+        positions, count = np.asarray(indices), len(self)
+        are_plain = positions.dtype == np.int64 and positions.ndim == 1 and positions.size > 0
+        if are_plain and -count <= int(positions.min()) <= int(positions.max()) < count:
             return np.where(positions < 0, positions + count, positions) + self._start
         return np.array([self.sample_number(index) for index in indices], np.int64)
+
+    @property
+    def reads_as_stored(self) -> bool:
+        """Whether samples are what is stored: no transform, and no subclass that makes something else of them."""
+        return self.transform is None and type(self).__getitem__ is CompiledDataset.__getitem__
 
     @property
     def _is_gathered(self) -> bool:

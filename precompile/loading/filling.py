@@ -64,10 +64,12 @@ class MemoryFilling:
 
     def __init__(self, stored: Stored, positions: Positions, reader: BatchReader) -> None:
         self._positions, self._reader = positions, reader
-        self._read_ahead = ReadAhead(stored)
+        self._read_ahead = ReadAhead(stored) if reader.reads_records else None
         self.batches_per_call = reader.batches_per_call
 
     def ask_for(self, soon: Callable[[], np.ndarray]) -> Callable[[], None] | None:
+        if self._read_ahead is None:
+            return None
         return self._read_ahead.plan(lambda: self._positions.numbers(soon()))
 
     def plan(self, positions: np.ndarray, sizes: list[int], epoch: int) -> Job:
@@ -147,23 +149,28 @@ def filling_for(
 ) -> Filling:
     """What reads this dataset in this way. Raises TypeError or ValueError for arguments that do not fit it."""
     if is_resident(dataset):
-        given = [name for name, value in (("windows", windows), ("collate", collate), ("device", device)) if value]
+        elsewhere = device is not None and torch.device(device).type != dataset.device.type
+        options = (("windows", windows is not None), ("collate", collate is not None), ("another device", elsewhere))
+        given = [name for name, is_given in options if is_given]
         if given:
-            raise ValueError(f"a dataset on {dataset.device} is read as it is there, got {' and '.join(given)}")
+            raise ValueError(f"a dataset that to_tensors has put on {dataset.device} gives its samples as they are "
+                             f"there: it takes no {' and no '.join(given)}")  # fmt: skip
         return ResidentFilling(dataset)
     compiled, subset = unwrap(dataset)
     if collate is not None and not isinstance(collate, Pad) and not callable(collate):
         raise TypeError(f"collate must be Pad(...) or a callable that takes a list of samples, got {collate!r}")
     by_field = windows_by_field(windows, [compiled.schema[name] for name in compiled.field_names])
-    by_sample = compiled.transform is not None or not (collate is None or isinstance(collate, Pad))
+    overrides = type(compiled).__getitems__ is not CompiledDataset.__getitems__
+    as_stored = compiled.reads_as_stored and not overrides
+    by_sample = not as_stored or not (collate is None or isinstance(collate, Pad))
     if by_sample and by_field:
-        raise ValueError("windows are read from memory as they are, without transform= or a collate function; "
-                         "crop in the transform, or transform batches on the device")  # fmt: skip
+        raise ValueError("windows are read from memory as they are, without transform=, a collate function or another "
+                         "__getitem__; crop there, or transform batches on the device")  # fmt: skip
     if by_sample and isinstance(collate, Pad):
         raise ValueError("Pad is for samples as they are stored; with transform= give a function as collate")
     for spec in (compiled.schema[name] for name in compiled.field_names):
-        if isinstance(collate, Pad) and collate != Pad() and spec.encoding == "bmp" and not spec.is_fixed:
-            raise ValueError(f"Pad is for fields of encoding raw or raw_hwc, got {spec.name} of encoding bmp")
+        if isinstance(collate, Pad) and not spec.is_fixed:
+            collate.check(spec)
     positions = Positions(compiled, subset)
     mover = None if device is None else _mover(device)
     filling: Filling

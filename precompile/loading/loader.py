@@ -21,11 +21,11 @@ from precompile.loading.sampling.batching import (
     IterableSampler,
     fixed_batches,
     number_of_batches,
-    positions_ahead,
+    positions_to_ask_for,
     read_batches,
 )
 from precompile.loading.sampling.orders import Batches, Epoch
-from precompile.loading.sampling.ranks import Ranks
+from precompile.loading.sampling.ranks import Ranks, checked_integer
 from precompile.loading.sampling.samplers import ShuffleSampler
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class Loader:
         threads: int = 1,
         prefetch: int = 3,
     ) -> None:
-        for name, value, least in (("threads", threads, 1), ("prefetch", prefetch, 0), ("seed", seed, 0)):
-            _check_number(name, value, least)
-        if batch_size is not None:
-            _check_number("batch_size", batch_size, 1)
+        threads, prefetch = checked_integer("threads", threads, 1), checked_integer("prefetch", prefetch, 0)
+        seed = checked_integer("seed", seed, 0)
+        batch_size = None if batch_size is None else checked_integer("batch_size", batch_size, 1)
+        batch_frames = None if batch_frames is None else checked_integer("batch_frames", batch_frames, 1)
         for name, given in (("shuffle", shuffle), ("batch_frames", batch_frames)):
             if sampler is not None and given:
                 raise ValueError(f"sampler and {name} exclude each other: the sampler decides the order")
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, bool(drop_last)
         self.threads, self.prefetch = threads, prefetch
         self._options: dict[str, Any] = {"windows": windows, "collate": collate, "device": device, "seed": seed}
         self._idle: list[_Lane] = [self._new_lane()]
@@ -96,7 +96,7 @@ class Loader:
             )  # fmt: skip
         elif getattr(sampler, "gives_batches", False) and batch_size is not None:
             raise ValueError(f"a {type(sampler).__name__} decides the batches: leave batch_size out")
-        self.sampler = _epoch_sampler(sampler, len(dataset), batch_size, shuffle=shuffle, seed=seed)
+        self.sampler = _epoch_sampler(sampler, dataset, batch_size, shuffle=shuffle, seed=seed)
         self._gives_batches = batch_size is None or batch_frames is not None
         self._progress: tuple[Epoch, int] | None = None
         self._epoch_was_set = False
@@ -126,9 +126,12 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         if self._reads_all and (world_size := Ranks().current().world_size) > 1:
+            sampler = (
+                "LengthBatchSampler(dataset, batch_frames=…)" if self._gives_batches else "ShuffleSampler(dataset)"
+            )
             warnings.warn(
-                f"torch.distributed runs {world_size} processes and each will read all samples; give sampler="
-                "ShuffleSampler(dataset), which splits them, or with rank=0, world_size=1, where all are meant",
+                f"torch.distributed runs {world_size} processes and each will read all samples; give "
+                f"sampler={sampler}, which splits them, or the same with rank=0, world_size=1, where all are meant",
                 stacklevel=2,
             )
         epoch = self.sampler.begin()
@@ -177,7 +180,7 @@ class Loader:
         for first in range(0, len(batches), per_call):
             last = min(first + per_call, len(batches))
             positions, sizes = read_batches(batches, first, last)
-            asking = filling.ask_for(functools.partial(positions_ahead, batches, first, last))
+            asking = filling.ask_for(functools.partial(positions_to_ask_for, batches, first, last))
             yield filling.plan(positions, sizes, epoch.number).after(asking)
 
 
@@ -189,16 +192,19 @@ class _Lane:
     threads: CopyThreads
 
 
-def _epoch_sampler(sampler: Any, count: int, batch_size: int | None, *, shuffle: bool, seed: int) -> EpochSource:
-    if sampler is None and batch_size is None:
+def _epoch_sampler(sampler: Any, dataset: Any, batch_size: int | None, *, shuffle: bool, seed: int) -> EpochSource:
+    is_ours = isinstance(sampler, EpochSource)
+    if batch_size is None and (sampler is None or (is_ours and not getattr(sampler, "gives_batches", False))):
         raise ValueError(
-            "batch_size must be an integer of at least 1, got batch_size=None without batches from a sampler"
+            "batch_size must be an integer of at least 1, got batch_size=None without a sampler of batches"
         )
     if sampler is None:
-        return ShuffleSampler(count, shuffle=shuffle, seed=seed, rank=0, world_size=1)
-    return sampler if isinstance(sampler, EpochSource) else IterableSampler(sampler, gives_batches=batch_size is None)
-
-
-def _check_number(name: str, value: Any, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {name}={value!r}")
+        return ShuffleSampler(dataset, shuffle=shuffle, seed=seed, rank=0, world_size=1)
+    if is_ours:
+        count = getattr(sampler, "count", len(dataset))
+        if count != len(dataset):
+            raise ValueError(f"the sampler is for {count} samples, the dataset has {len(dataset)}")
+        return sampler  # type: ignore[no-any-return]
+    if isinstance(sampler, Iterator):
+        raise TypeError("the sampler must be iterable once per epoch, got an iterator, which is empty after the first")
+    return IterableSampler(sampler, gives_batches=batch_size is None)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from precompile import CompiledDataset, Loader
+from precompile.loading import background
 from precompile.loading.background import CopyThreads
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -105,14 +112,109 @@ def test_stopping_drops_what_has_not_begun() -> None:
     assert begun.wait(60)
     stopper = threading.Thread(target=threads.stop)
     stopper.start()
-    while threads._todo.qsize() != 1:  # the second is dropped, the word to stop has come
+    while threads.are_here:
         os.sched_yield()
     go_on.set()
     stopper.join()
-    assert done == ["slow"]
+    assert done in (["slow"], ["slow", "never"])
+    assert not threads.are_here
 
 
 def test_a_thread_may_stop_its_own_threads() -> None:
     threads = CopyThreads()
     threads.submit(threads.stop).wait()
-    assert not [thread for thread in threads._threads if thread.join(60) or thread.is_alive()]
+    assert not threads.are_here
+    done: list[int] = []
+    threads.submit(lambda: done.append(1)).wait()
+    assert done == [1]
+    threads.stop()
+
+
+class Interrupted(BaseException):
+    """Stands for a KeyboardInterrupt that comes between any two lines."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_interrupt_at_any_line_leaves_threads_usable(count: int) -> None:
+    """Every line of starting, submitting and stopping in turn raises; afterwards work is done as ever."""
+    source = background.__file__
+
+    def interrupted_at(line: int) -> bool:
+        left = line
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != source:
+                return None
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    raise Interrupted
+            return trace
+
+        threads = CopyThreads(count)
+        sys.settrace(trace)
+        try:
+            threads.submit(lambda: None).wait()
+            threads.stop()
+        except Interrupted:
+            pass
+        finally:
+            sys.settrace(None)
+        done: list[int] = []
+        tickets = [threads.submit(lambda number=number: done.append(number)) for number in range(5)]
+        for ticket in tickets:
+            assert ticket._done.acquire(timeout=60), f"hangs after an interrupt at line {line}"
+        threads.stop()
+        assert sorted(done) == list(range(5))
+        return left <= 0
+
+    lines = 1
+    while interrupted_at(lines):
+        lines += 1
+    assert lines > 20
+
+
+def test_a_loader_goes_on_after_interrupts(images: tuple[Path, object]) -> None:
+    loader = Loader(CompiledDataset(images[0], fields="image"), 4, threads=2)
+    expected = torch.cat(list(loader))
+    rng = np.random.default_rng(0)
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(150):
+            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-5, 4e-3)))
+            with contextlib.suppress(Interrupted):
+                list(loader)
+            with contextlib.suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert torch.equal(torch.cat(list(loader)), expected)
+
+
+def test_a_loader_in_a_late_exit_handler_is_told_so(
+    run_script: Callable[..., str], images: tuple[Path, object]
+) -> None:
+    code = """
+        import atexit, sys
+        def late():
+            for stream in (half_read, iter(loader)):
+                try:
+                    list(stream)
+                except RuntimeError as error:
+                    print(error)
+        atexit.register(late)
+        from precompile import CompiledDataset, Loader
+        loader = Loader(CompiledDataset(sys.argv[1], fields="image"), 1, threads=2)
+        half_read = iter(loader)
+        next(half_read)
+    """
+    # the Loader's own handler was registered later, so it runs before
+    said = run_script(code, str(images[0])).splitlines()
+    assert said == ["the interpreter ends, so a Loader gives no more batches"] * 2

@@ -97,3 +97,12 @@ def test_fresh_arrays_are_zeros_of_their_own(shape, dtype):
     assert (first.shape, first.dtype, first.flags.c_contiguous) == (shape, np.dtype(dtype), True)
     first[...] = 1
     assert not second.any()
+
+
+def test_the_memory_of_kept_buffers_goes_with_them() -> None:
+    pool = BufferPool(8)
+    kept = [torch.from_numpy(pool.take()) for _ in range(200)]
+    assert len({tensor.data_ptr() for tensor in kept}) == 200
+    assert len(pool) < 40
+    del kept
+    assert len({pool.take().ctypes.data for _ in range(100)}) < 40

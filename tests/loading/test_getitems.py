@@ -83,6 +83,29 @@ def test_what_was_changed_is_in_the_batch(images: Written, fields: Any) -> None:
     assert torch.equal(image_of(dataset.collate(samples))[0], image_of(dataset[3]))
 
 
+@pytest.mark.parametrize("change", [
+    lambda image: image.transpose_(1, 2), lambda image: image.unsqueeze_(0), lambda image: image.resize_(3, 4, 4),
+    lambda image: setattr(image, "data", image.data.float() / 2), lambda image: image.set_(torch.ones(3, 8, 8).byte()),
+])  # fmt: skip
+@pytest.mark.parametrize("fields", ["image", ("label", "image")], ids=str)
+def test_a_tensor_of_another_form_is_in_the_batch(images: Written, fields: Any, change: Any) -> None:
+    dataset = CompiledDataset(images[0], fields=fields)
+    samples = dataset.__getitems__([1, 2, 3])
+    tensors = samples if isinstance(fields, str) else [image for _, image in samples]
+    for tensor in tensors:
+        change(tensor)
+    batch = dataset.collate(samples)
+    assert torch.equal(batch if isinstance(fields, str) else batch[1], torch.stack(list(tensors)))
+
+
+def test_renamed_parts_are_renamed_in_the_batch(images: Written) -> None:
+    dataset = CompiledDataset(images[0])
+    samples = dataset.__getitems__([1, 2])
+    for sample in samples:
+        sample["image"], sample["label"] = sample["label"], sample["image"]
+    assert dataset.collate(samples)["label"].shape == (2, 3, 8, 8)
+
+
 def test_a_copy_is_a_plain_list(images: Written) -> None:
     samples = CompiledDataset(images[0], fields="image").__getitems__([1, 2, 3])
     for copied in (copy.copy(samples), copy.deepcopy(samples), pickle.loads(pickle.dumps(samples)), samples[:2]):

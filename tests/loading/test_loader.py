@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from orders import batches, epoch_order
 
-from precompile import CompiledDataset, Loader, Padded
+from precompile import CompiledDataset, Loader, Pad, Padded, RandomCrop, ShuffleSampler
 from precompile.format.schema import TEXT, FieldSpec
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -179,3 +180,93 @@ def dataset_field(root: Path) -> str:
 def test_other_datasets_are_refused_at_once(dataset: Any) -> None:
     with pytest.raises(TypeError, match=f"must be a CompiledDataset or a Subset of one, got {type(dataset).__name__}"):
         Loader(dataset, 2)
+
+
+class Halved(CompiledDataset):
+    """A subclass that makes something else of a sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image.float() / 2, label + 1000
+
+
+def test_a_subclass_that_changes_samples_is_asked(images: Written) -> None:
+    dataset = Halved(images[0], fields=("image", "label"))
+    for loader in (Loader(dataset, 5), torch.utils.data.DataLoader(dataset, 5, collate_fn=dataset.collate)):
+        image, label = next(iter(loader))
+        assert torch.equal(image, torch.stack([dataset[index][0] for index in range(5)]))
+        assert label.tolist() == [dataset[index][1] for index in range(5)]
+    with pytest.raises(ValueError, match=r"windows are read from memory as they are, without .* or another "):
+        Loader(dataset, 5, windows=RandomCrop(4))
+
+
+def test_a_subset_that_changes_samples_is_refused(images: Written) -> None:
+    class Rotated(torch.utils.data.Subset[Any]):
+        pass
+
+    with pytest.raises(TypeError, match="got Rotated; a subclass may change samples"):
+        Loader(Rotated(CompiledDataset(images[0]), [1, 2]), 2)
+
+
+@pytest.mark.parametrize("indices", [[0.7, 1.9], [True, False], np.array([[1, 2]]), torch.tensor([True, False])])
+def test_wrong_indices_of_a_subset_are_refused(images: Written, indices: Any) -> None:
+    with pytest.raises(TypeError, match="the indices of a Subset must be integers in one dimension, got "):
+        Loader(torch.utils.data.Subset(CompiledDataset(images[0]), indices), 2)
+
+
+def test_too_large_positions_do_not_wrap_round(images: Written) -> None:
+    dataset = CompiledDataset(images[0])
+    with pytest.raises((IndexError, OverflowError)):
+        list(Loader(dataset, 2, sampler=np.array([2**64 - 1], np.uint64)))
+    with pytest.raises(IndexError, match="the Subset must have positions"):
+        Loader(torch.utils.data.Subset(dataset, np.array([2**64 - 1], np.uint64)), 2)
+
+
+@pytest.mark.parametrize("batches", [[[], [1]], [[1], [], [2]]])
+@pytest.mark.parametrize("written", ["images", "spectrograms"])
+def test_an_empty_batch_is_refused(written: str, batches: Any, request: pytest.FixtureRequest) -> None:
+    dataset = CompiledDataset(request.getfixturevalue(written)[0])
+    with pytest.raises(ValueError, match="the sampler must give batches of at least one position, got an empty one"):
+        list(Loader(dataset, sampler=batches))
+
+
+def test_samplers_that_do_not_fit(images: Written) -> None:
+    dataset = CompiledDataset(images[0])
+    with pytest.raises(ValueError, match="the sampler is for 49 samples, the dataset has 50"):
+        Loader(dataset, 4, sampler=ShuffleSampler(49))
+    with pytest.raises(ValueError, match="got batch_size=None without a sampler of batches"):
+        Loader(dataset, sampler=ShuffleSampler(dataset))
+    with pytest.raises(TypeError, match="got an iterator, which is empty after the first"):
+        Loader(dataset, 4, sampler=iter([1, 2]))
+    for options in ({"sampler": [1, 2]}, {"sampler": [[1, 2]], "batch_size": 2}, {"sampler": [0.5], "batch_size": 2}):
+        with pytest.raises(TypeError, match="the sampler must give positions, or with batch_size=None batches"):
+            list(Loader(dataset, **options))
+
+
+def test_numbers_of_numpy_are_numbers(images: Written) -> None:
+    loader = Loader(CompiledDataset(images[0]), np.int64(4), seed=np.int64(1), prefetch=np.int32(2), shuffle=True)
+    loader.set_epoch(np.int64(3))
+    next(iter(loader))
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+    plain = Loader(CompiledDataset(images[0]), 4, sampler=[1, 2, 3])
+    plain.set_epoch(np.int64(3))
+    assert json.loads(json.dumps(plain.state_dict())) == {"epoch": 3, "consumed": 0}
+
+
+def test_labels_alone_ask_nothing_of_the_disk(images: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precompile.loading.filling.ReadAhead", lambda stored: pytest.fail("asked"))
+    assert len(torch.cat(list(Loader(CompiledDataset(images[0], fields="label"), 7)))) == 50
+
+
+def test_padding_that_a_field_cannot_hold(tmp_path: Path, write_dataset: Callable[..., Any]) -> None:
+    write_dataset(tmp_path / "x.pc", [FieldSpec("wave", "int16", (None,))], 4)
+    dataset = CompiledDataset(tmp_path / "x.pc")
+    for value in (0.5, 70_000, -70_000):
+        with pytest.raises(ValueError, match=f"the padding of field wave must be a value of int16, got {value}"):
+            Loader(dataset, 2, collate=Pad(value))
+    Loader(dataset, 2, collate=Pad(-3.0))
+
+
+def test_fields_are_named_once(images: Written) -> None:
+    with pytest.raises(ValueError, match="fields must name each field once, got image, image"):
+        CompiledDataset(images[0], fields=("image", "image"))

@@ -110,7 +110,8 @@ def test_frames_of_a_dataset_on_a_device(spectrograms: Written) -> None:
 
 def test_what_does_not_go_with_a_dataset_on_a_device(images: Written) -> None:
     resident = CompiledDataset(images[0]).to_tensors("cpu")
-    with pytest.raises(ValueError, match="a dataset on cpu is read as it is there, got windows and device"):
-        Loader(resident, 4, windows=RandomCrop(4), device="cpu")
+    with pytest.raises(ValueError, match="on cpu gives its samples as they are there: it takes no windows and no anot"):
+        Loader(resident, 4, windows=RandomCrop(4), device="cuda")
+    assert len(list(Loader(resident, 25, device="cpu"))) == 2
     with pytest.raises(IndexError, match="the sampler must give positions below 50, got 50 to 50"):
         list(Loader(resident, 4, sampler=np.array([50])))

@@ -39,14 +39,17 @@ def large(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 @pytest.fixture
-def loader_threads() -> Callable[[], list[threading.Thread]]:
+def loader_threads() -> Callable[..., list[threading.Thread]]:
     """Threads of Loaders that were made since; those of Loaders that are kept elsewhere do not count."""
     gc.collect()
     before = set(threading.enumerate())
 
-    def new() -> list[threading.Thread]:
-        found = set(threading.enumerate()) - before
-        return [thread for thread in found if thread.name.startswith("precompile-loader")]
+    def new(*, ending: bool = False) -> list[threading.Thread]:
+        found = [thread for thread in set(threading.enumerate()) - before if "precompile-loader" in thread.name]
+        if ending:
+            for thread in found:
+                thread.join(30)
+        return [thread for thread in found if thread.is_alive()]
 
     return new
 
@@ -97,7 +100,7 @@ def test_an_epoch_reuses_its_memory(large: CompiledDataset) -> None:
     assert len(set(addresses)) <= 12
 
 
-LoaderThreads = Callable[[], list[threading.Thread]]
+LoaderThreads = Callable[..., list[threading.Thread]]
 
 
 def test_a_thread_ends_with_its_loader(large: CompiledDataset, loader_threads: LoaderThreads) -> None:
@@ -107,7 +110,7 @@ def test_a_thread_ends_with_its_loader(large: CompiledDataset, loader_threads: L
     assert len(list(loader)) == 10
     assert len(loader_threads()) == 1
     del loader
-    assert loader_threads() == []
+    assert loader_threads(ending=True) == []
 
 
 def test_a_thread_ends_when_an_iterator_is_dropped(large: CompiledDataset, loader_threads: LoaderThreads) -> None:
@@ -134,7 +137,7 @@ def test_a_thread_ends_after_an_exception_of_the_consumer(
     with pytest.raises(RuntimeError, match="the consumer fails"):
         train()
     gc.collect()
-    assert loader_threads() == []
+    assert loader_threads(ending=True) == []
 
 
 @pytest.mark.parametrize("which", ["images", "large"])

@@ -12,8 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import write
 
 from precompile import BlockShuffleSampler, CompiledDataset, LengthBatchSampler, Loader, RandomCrop, ShuffleSampler
+from precompile.format.schema import FieldSpec
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -172,3 +174,25 @@ def test_frames_bound_the_batches(spectrograms: Written) -> None:
     assert sum(len(batch.lengths) for batch in batches) == 30
     lengths = np.concatenate([batch.lengths.numpy() for batch in batches])
     assert sorted(lengths) == sorted(dataset.lengths())
+
+
+def test_a_state_of_other_content_is_refused(images: Written, tmp_path: Path) -> None:
+    state = Loader(CompiledDataset(images[0], split="val"), 4, shuffle=True).state_dict()
+    write(tmp_path / "x.pc", [FieldSpec("image", "uint8", (3, 8, 8))], 10)
+    for other in (CompiledDataset(tmp_path / "x.pc"),):
+        with pytest.raises(ValueError, match="the state does not fit this sampler: content is "):
+            Loader(other, 4, shuffle=True).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{}, None, {"epoch": 0}, {"epoch": 0, "consumed": -4}, {"epoch": 1.5, "consumed": 0},
+                                   {"sampler": "ShuffleSampler", "epoch": 0, "consumed": 0}])  # fmt: skip
+def test_a_state_that_is_none_is_refused(images: Written, state: Any) -> None:
+    for loader in (Loader(CompiledDataset(images[0]), 4, sampler=[1, 2, 3]), Loader(CompiledDataset(images[0]), 4)):
+        with pytest.raises(ValueError, match=r"state|epoch|consumed"):
+            loader.load_state_dict(state)
+
+
+def test_a_state_beyond_the_epoch_is_refused(images: Written) -> None:
+    loader = Loader(CompiledDataset(images[0]), 4)
+    with pytest.raises(ValueError, match=r"consumed must be at most \d+, the length of the epoch, got consumed=10000"):
+        loader.load_state_dict({**loader.state_dict(), "consumed": 10**9})

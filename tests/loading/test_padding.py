@@ -105,8 +105,11 @@ def test_the_mask_is_true_where_a_sample_is() -> None:
     assert torch.equal(Padded(torch.zeros(3, 5, 80), padded.lengths).mask(1), padded.mask())
     image = Padded(torch.zeros(2, 3, 2, 3), torch.tensor([[2, 1], [1, 3]]))
     assert image.mask().int().tolist() == [[[1, 0, 0], [1, 0, 0]], [[1, 1, 1], [0, 0, 0]]]
-    with pytest.raises(ValueError, match=r"this batch varies along 2 axes, got axes=\(3,\)"):
-        image.mask(3)
+    for axes in ((3,), (1, 2, 3), (0, 1), (2, 4)):
+        with pytest.raises(ValueError, match=r"this batch varies along 2 of the axes 1 to 3, got axes="):
+            image.mask(*axes)
+    with pytest.raises(ValueError, match=r"lengths are larger than the sizes \[4\] of axes \[2\]"):
+        Padded(torch.zeros(2, 5, 4), torch.tensor([5, 1])).mask()
 
 
 @pytest.mark.parametrize("options", [{"multiple_of": 0}, {"multiple_of": 2.0}, {"value": "x"}, {"value": None}])

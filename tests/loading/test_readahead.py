@@ -27,7 +27,7 @@ RECORDS = st.lists(st.tuples(st.integers(1, 1 << 22), st.integers(1, 1 << 19)), 
 @given(RECORDS)
 def test_pieces_cover_the_records_and_little_else(records: list[tuple[int, int]]) -> None:
     begins, lengths = np.array(records).T
-    found = pieces(begins, begins + lengths).astype(np.int64)
+    found = pieces(begins, begins + lengths, 128 << 10).astype(np.int64)
     starts, sizes = found.T
     assert (starts % PAGE == 0).all()
     assert (sizes % PAGE == 0).all()

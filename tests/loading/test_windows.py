@@ -42,6 +42,9 @@ def write(request: pytest.FixtureRequest, tmp_path: Path, write_dataset: Callabl
     return made
 
 
+VARYING_BMP = FieldSpec("image", "uint8", (None, None, None), "bmp")
+
+
 def place_of(window: torch.Tensor, whole: torch.Tensor) -> list[tuple[int, int]]:
     """Where a window of an image may have been cut from."""
     height, width = window.shape[-2:]
@@ -60,9 +63,13 @@ def test_center_crop_is_torchvisions(write: Callable[..., Any], form: str, size:
     dataset = write(IMAGES[form])
     stream = iter(Loader(dataset, 5, windows=CenterCrop(size)))
     for start, batch in zip(range(0, 13, 5), stream, strict=True):
-        if form == "varying channels":
-            batch = {"image": batch["image"], "label": batch["label"]}
-        for row, index in zip(batch["image"], range(start, 13)):
+        images = batch["image"]
+        assert isinstance(images, Padded) is (form == "varying channels")
+        if isinstance(images, Padded):
+            indices = range(start, min(start + 5, 13))
+            assert images.lengths[:, 0].tolist() == [len(dataset[index]["image"]) for index in indices]
+            images = images.data
+        for row, index in zip(images, range(start, 13)):
             sides = [size, size] if isinstance(size, int) else list(size)
             whole = functional.center_crop(dataset[index]["image"], sides)
             assert torch.equal(row[: len(whole)], whole)
@@ -196,8 +203,9 @@ def test_windows_need_an_array_and_no_python(images: Written) -> None:
         Loader(CompiledDataset(images[0], fields="label"), 2, windows=RandomCrop(4))
     with pytest.raises(ValueError, match="windows are read from memory as they are, without transform="):
         Loader(CompiledDataset(images[0], transform=lambda image: image), 2, windows=RandomCrop(4))
-    with pytest.raises(ValueError, match="needs a field of encoding raw or raw_hwc, got image of encoding bmp"):
-        CenterTimeWindow(2).check(IMAGES["bmp"])
+    for window, form in ((CenterTimeWindow(2), IMAGES["bmp"]), (RandomCrop(2), VARYING_BMP)):
+        with pytest.raises(ValueError, match=r"needs encoding raw or raw_hwc, got image .* of encoding bmp"):
+            window.check(form)
     with pytest.raises(ValueError, match=r"needs a field of at least 2 axes, got wave of shape \(None,\)"):
         RandomCrop(2).check(FieldSpec("wave", "int16", (None,)))
 

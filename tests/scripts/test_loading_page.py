@@ -31,6 +31,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "torch": torch,
         "np": np,
         "model": torch.nn.Linear(1, 1),
+        "epoch": 0,
         "clips": CompiledDataset("clips.pc"),
         "pairs": CompiledDataset("pairs.pc"),
     }

@@ -80,6 +80,11 @@ class BatchReader:
         self._columns = [spec.name for spec in specs if spec.is_column]
         self._readers = {spec.name: self._reader(spec, make_buffers) for spec in specs if not spec.is_column}
 
+    @property
+    def reads_records(self) -> bool:
+        """Whether anything but columns is read."""
+        return bool(self._readers)
+
     def batches_per_call(self, batch_size: int) -> int:
         """How many batches of this size are best planned at once."""
         sizes = [reader.sample_bytes for reader in self._readers.values()]

@@ -33,7 +33,8 @@ class BoxReader:
         self._pictures = Buffers(make_buffers)
         self._item_bytes = ARRAY_DTYPES[spec.dtype]
         # The form of a batch must not depend on its samples: padded wherever one may be smaller.
-        self._is_padded = not spec.is_fixed and (window is None or window.pads)
+        outside = spec.shape if window is None else spec.shape[: -len(window.sizes)]
+        self._is_padded = None in outside or (not spec.is_fixed and window is not None and window.pads)
         shape = spec.shape if window is None else (*spec.shape[: -len(window.sizes)], *window.sizes)
         self.sample_bytes = None if None in shape else self._item_bytes * math.prod(shape)  # type: ignore[arg-type]
 

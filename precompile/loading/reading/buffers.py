@@ -36,6 +36,10 @@ def fresh_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     return aligned_buffer(num_bytes).view(dtype).reshape(shape)
 
 
+_MAX_KNOWN = 24
+"""Buffers of a pool: more are held by a consumer who keeps batches, and their memory goes with these."""
+
+
 class HostBuffers(Protocol):
     """Reusable memory of one size. Used by one thread."""
 
@@ -70,4 +74,7 @@ class BufferPool:
                 return self._buffers[position]
         buffer = aligned_buffer(self.num_bytes)
         self._buffers.append(buffer)
+        if len(self._buffers) > _MAX_KNOWN:
+            del self._buffers[0]
+            self._next = 0
         return buffer

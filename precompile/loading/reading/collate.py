@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from precompile.format.schema import FieldSpec
 from precompile.loading.reading.buffers import fresh_array
 
 
@@ -27,6 +28,17 @@ class Pad:
         if not isinstance(self.value, int | float):
             raise ValueError(f"value must be a number, got value={self.value!r}")
 
+    def check(self, spec: FieldSpec) -> None:
+        """Raises ValueError for a field that cannot be padded so."""
+        if spec.encoding == "bmp" and self != Pad():
+            raise ValueError(f"Pad is for fields of encoding raw or raw_hwc, got {spec.name} of encoding bmp")
+        try:
+            fits = bool(np.array(self.value).astype(spec.dtype) == self.value) or np.dtype(spec.dtype).kind == "f"
+        except (OverflowError, ValueError):
+            fits = False
+        if not fits:
+            raise ValueError(f"the padding of field {spec.name} must be a value of {spec.dtype}, got {self.value!r}")
+
 
 class Padded(NamedTuple):
     """A batch of samples of varying shape."""
@@ -44,9 +56,14 @@ class Padded(NamedTuple):
         """
         lengths = self.lengths if self.lengths.ndim > 1 else self.lengths[:, None]
         count = lengths.shape[1]
-        sizes = [self.data.shape[axis] for axis in axes or range(-count, 0)]
-        if len(sizes) != count:
-            raise ValueError(f"this batch varies along {count} axes, got axes={axes}")
+        chosen = [
+            axis % self.data.ndim for axis in axes or range(-count, 0) if -self.data.ndim <= axis < self.data.ndim
+        ]
+        if len(chosen) != count or len(axes) not in (0, count) or 0 in chosen:
+            raise ValueError(f"this batch varies along {count} of the axes 1 to {self.data.ndim - 1}, got axes={axes}")
+        sizes = [self.data.shape[axis] for axis in chosen]
+        if (lengths.amax(dim=0) > torch.tensor(sizes, device=lengths.device)).any():
+            raise ValueError(f"lengths are larger than the sizes {sizes} of axes {chosen}; name the axes that vary")
         mask = torch.ones((), dtype=torch.bool, device=lengths.device)
         for axis, size in enumerate(sizes):
             inside = torch.arange(size, device=lengths.device) < lengths[:, axis, None]

@@ -20,24 +20,31 @@ class GatheredSamples(list[Any]):
     Copied or pickled it is a plain list.
     """
 
-    def __init__(self, samples: Iterable[Any] = (), batch: Any = None) -> None:
+    def __init__(self, samples: Iterable[Any] = (), batch: Any = None, tensors: Sequence[torch.Tensor] = ()) -> None:
         super().__init__(samples)
-        self._batch = batch
-        self._seen = self._parts()
+        self._batch, self._tensors = batch, tensors
+        self._seen, self._forms = self._parts(), self._look()
 
     def __reduce_ex__(self, protocol: Any) -> tuple[type, tuple[list[Any]]]:
         return list, (list(self),)
 
     def unchanged_batch(self) -> Any | None:
-        """The batch, unless a sample or a part of one was put in the place of another since."""
+        """The batch, unless a sample, a part of one, or the form of a tensor is another since.
+
+        Values that were written into tensors are in the batch.
+        """
         parts = self._parts()
-        is_unchanged = len(parts) == len(self._seen) and all(map(operator.is_, parts, self._seen))
-        return self._batch if is_unchanged else None
+        if len(parts) != len(self._seen) or not all(map(operator.is_, parts, self._seen)):
+            return None
+        return self._batch if self._look() == self._forms else None
 
     def _parts(self) -> list[Any]:
         if self and isinstance(self[0], dict):
-            return [part for sample in self for part in sample.values()]
+            return [part for sample in self for item in sample.items() for part in item]
         return list(self)
+
+    def _look(self) -> list[Any]:
+        return [(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) for tensor in self._tensors]
 
 
 class SampleGather:
@@ -45,7 +52,7 @@ class SampleGather:
 
     def __init__(self, stored: Stored, names: Sequence[str], fields: str | Sequence[str] | None) -> None:
         self._reader = BatchReader(stored, names, dict)
-        self._columns = {name for name in names if stored.schema[name].is_column}
+        self._arrays = {name for name in names if not stored.schema[name].is_column}
         self._names, self._fields = names, fields
 
     def __call__(self, numbers: np.ndarray) -> GatheredSamples:
@@ -55,14 +62,15 @@ class SampleGather:
         (read,) = job.batches()
         values = {name: read[name] for name in self._names}
         parts = [self._one_by_one(name, value) for name, value in values.items()]
+        tensors = [tensor for name, part in zip(values, parts) if name in self._arrays for tensor in part]
         if isinstance(self._fields, str):
-            return GatheredSamples(parts[0], values[self._fields])
+            return GatheredSamples(parts[0], values[self._fields], tensors)
         samples = list(zip(*parts))
         if self._fields is None:
-            return GatheredSamples([dict(zip(values, sample)) for sample in samples], values)
-        return GatheredSamples(samples, tuple(values.values()))
+            return GatheredSamples([dict(zip(values, sample)) for sample in samples], values, tensors)
+        return GatheredSamples(samples, tuple(values.values()), tensors)
 
     def _one_by_one(self, name: str, value: Any) -> Sequence[Any]:
         if not isinstance(value, torch.Tensor):
             return value  # type: ignore[no-any-return]
-        return value.tolist() if name in self._columns else value.unbind(0)
+        return value.unbind(0) if name in self._arrays else value.tolist()

@@ -14,8 +14,8 @@ import numpy as np
 from precompile import machine
 from precompile.format.stored import Stored
 
-_PIECE_BYTES = 128 << 10
-"""The kernel reads no more for one piece of advice than its read-ahead window, of 128 KiB by default."""
+_PIECE_BYTES = (128 << 10, 4 << 20)
+"""Least and most for one piece of advice. The kernel reads no more than its read-ahead window, 128 KiB by default."""
 _JOIN_BYTES = 32 << 10
 """Gaps up to here are read as well: one longer read is faster than two."""
 _SAMPLED = 8
@@ -37,6 +37,7 @@ class ReadAhead:
         self._stored = stored
         self._advice = _advice() if stored.shards.window is not None else None
         self._to_skip, self._skipped = 0, 0
+        self._piece_bytes = _piece_bytes(stored.shard_paths[:1])
         self._is_told = self._advice is None or all(map(_is_told_of, stored.shard_paths[:1]))
         self._unasked = stored.manifest.count if self._fits_memory() else math.inf
 
@@ -68,10 +69,10 @@ class ReadAhead:
             self._skipped = self._to_skip = min(2 * self._skipped + 1, _MAX_SKIPPED)
             return
         self._skipped = self._to_skip = 0
-        self._advice.will_need(pieces(begins, ends))
+        self._advice.will_need(pieces(begins, ends, self._piece_bytes))
 
 
-def pieces(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def pieces(begins: np.ndarray, ends: np.ndarray, piece_bytes: int) -> np.ndarray:
     """Ranges of addresses, int64 (n,) each -> uint64 (m, 2), address and bytes of whole pages; joined, then cut."""
     order = np.argsort(begins)
     begins = begins[order] // mmap.PAGESIZE * mmap.PAGESIZE
@@ -80,10 +81,10 @@ def pieces(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     is_first[1:] = begins[1:] > ends[:-1] + _JOIN_BYTES
     begins = begins[is_first]
     ends = ends[np.append(np.flatnonzero(is_first)[1:] - 1, len(ends) - 1)]
-    counts = -(-(ends - begins) // _PIECE_BYTES)
+    counts = -(-(ends - begins) // piece_bytes)
     step = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.repeat(begins, counts) + step * _PIECE_BYTES
-    return np.stack([starts, np.minimum(np.repeat(ends, counts) - starts, _PIECE_BYTES)], axis=1).astype(np.uint64)
+    starts = np.repeat(begins, counts) + step * piece_bytes
+    return np.stack([starts, np.minimum(np.repeat(ends, counts) - starts, piece_bytes)], axis=1).astype(np.uint64)
 
 
 class _Advice:
@@ -118,6 +119,17 @@ class _Advice:
             return bool(self._libc.syscall(_PROCESS_MADVISE, process, address, count, mmap.MADV_WILLNEED, 0) >= 0)
         finally:
             os.close(process)
+
+
+def _piece_bytes(paths: list[Path]) -> int:
+    """The read-ahead window of the file system that holds these files."""
+    least, most = _PIECE_BYTES
+    try:
+        device = os.stat(paths[0]).st_dev
+        window = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+        return min(max(int(window.read_text()) << 10, least), most)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return least
 
 
 def _is_told_of(path: Path) -> bool:

@@ -112,8 +112,9 @@ class Buffers:
         """A uint8 array of at least num_bytes that nobody uses."""
         if num_bytes > self._num_bytes:
             # Padded batches differ in size; some spare room ends the growing soon.
-            self._num_bytes = num_bytes + num_bytes // 8 if self._num_bytes else num_bytes
-            self._buffers = self._make(self._num_bytes)
+            size = num_bytes + num_bytes // 8 if self._num_bytes else num_bytes
+            self._buffers = self._make(size)
+            self._num_bytes = size
         return self._buffers.take()
 
 

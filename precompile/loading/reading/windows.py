@@ -39,8 +39,8 @@ class Window:
         axes = len(self.sizes)
         if len(spec.shape) < axes or spec.is_column:
             raise ValueError(f"{self} needs a field of at least {axes} axes, got {spec.name} of shape {spec.shape}")
-        if spec.encoding == "bmp" and self.pads:
-            raise ValueError(f"{self} needs a field of encoding raw or raw_hwc, got {spec.name} of encoding bmp")
+        if spec.encoding == "bmp" and (self.pads or spec.shape[0] is None):
+            raise ValueError(f"{self} needs encoding raw or raw_hwc, got {spec.name} {spec.shape} of encoding bmp")
         for size, stored in zip(self.sizes, spec.shape[-axes:]):
             if stored is not None and stored < size and not self.pads:
                 raise ValueError(f"{self} is larger than field {spec.name} of shape {spec.shape}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from precompile.loading.sampling.orders import Batches, Epoch, Order
+from precompile.loading.sampling.ranks import checked_integer
 
 
 @runtime_checkable
@@ -64,8 +65,19 @@ def read_batches(batches: Batches, first: int, last: int) -> tuple[np.ndarray, l
     return parts[0] if len(parts) == 1 else np.concatenate(parts), [len(part) for part in parts]
 
 
-def positions_ahead(batches: Batches, first: int, last: int) -> np.ndarray:
-    """int64: what to ask of the disk when reading of batches `first` to `last` - 1 begins."""
+def positions_to_ask_for(batches: Batches, first: int, last: int) -> np.ndarray:
+    """int64: what to ask of the disk when reading of batches `first` to `last` - 1 begins.
+
+    The disk is kept busy by two such parts: one that is read when its bytes have come, one that comes meanwhile.
+    """
+    beyond = min(2 * last - first, len(batches))
+    soon = _ahead(batches, last, beyond) if last < beyond else np.empty(0, np.int64)
+    if first:
+        return soon
+    return np.concatenate([read_batches(batches, first, last)[0], _ahead(batches, first, last), soon])
+
+
+def _ahead(batches: Batches, first: int, last: int) -> np.ndarray:
     if isinstance(batches, FixedBatches):
         start, stop = first * batches.batch_size, min(last * batches.batch_size, len(batches.order))
         return batches.order.ahead(start, stop)
@@ -121,7 +133,10 @@ class IterableSampler:
     def begin(self) -> Epoch:
         content: Order | Batches
         if self._gives_batches:
-            content = ListedBatches([as_positions(batch) for batch in self._sampler][self._start :])
+            listed = [as_positions(batch) for batch in self._sampler]
+            if not all(batch.size for batch in listed):
+                raise ValueError("the sampler must give batches of at least one position, got an empty one")
+            content = ListedBatches(listed[self._start :])
         else:
             content = ListedOrder(as_positions(self._sampler)[self._start :])
         epoch = Epoch(self._epoch, content, self._start, 1)
@@ -129,6 +144,7 @@ class IterableSampler:
         return epoch
 
     def set_epoch(self, epoch: int) -> None:
+        epoch = checked_integer("epoch", epoch, 0)
         if epoch != self._epoch:
             self._epoch, self._start = epoch, 0
         if hasattr(self._sampler, "set_epoch"):
@@ -141,7 +157,10 @@ class IterableSampler:
         return {"epoch": self._epoch, "consumed": self._start}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._epoch, self._start = state["epoch"], state["consumed"]
+        if not isinstance(state, Mapping) or set(state) != {"epoch", "consumed"}:
+            raise ValueError(f"the state must be one of this kind of sampler, with epoch and consumed, got {state!r}")
+        epoch, start = (checked_integer(name, state[name], 0) for name in ("epoch", "consumed"))
+        self._epoch, self._start = epoch, start
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(self._epoch)
 
@@ -152,8 +171,13 @@ def number_of_batches(count: int, batch_size: int, drop_last: bool) -> int:
 
 def as_positions(positions: Any) -> np.ndarray:
     """int64 (n,) from any iterable of integers."""
-    if isinstance(positions, np.ndarray) and positions.dtype.kind in "iu":
+    if isinstance(positions, np.ndarray) and positions.dtype.kind == "i" and positions.ndim == 1:
         return positions.astype(np.int64, copy=False)
     if isinstance(positions, range):
         return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
-    return np.fromiter(map(operator.index, positions), np.int64)
+    try:
+        return np.fromiter(map(operator.index, positions), np.int64)
+    except TypeError as error:
+        raise TypeError(
+            f"the sampler must give positions, or with batch_size=None batches of positions, as integers; {error}"
+        ) from None

@@ -85,8 +85,12 @@ class EpochSampler(torch.utils.data.Sampler[Item], Generic[Item]):
 
         Raises ValueError, which names what differs, when the state is of another sampler, seed, dataset, ….
         """
-        self._check_fits(state, self.ranks.current())
-        self._move_to(checked_integer("epoch", state["epoch"], 0), checked_integer("consumed", state["consumed"], 0))
+        rank = self.ranks.current()
+        self._check_fits(state, rank)
+        epoch, consumed = (checked_integer(name, state[name], 0) for name in ("epoch", "consumed"))
+        if consumed > (most := self._furthest(epoch, rank)):
+            raise ValueError(f"consumed must be at most {most}, the length of the epoch, got {consumed=} in the state")
+        self._move_to(epoch, consumed)
         self._restored = dict(state)
         self._current = None
 
@@ -118,6 +122,10 @@ class EpochSampler(torch.utils.data.Sampler[Item], Generic[Item]):
     def _advanced(self, start: int, consumed: int, world_size: int) -> int:
         """Where the epoch that began at `start` is after `consumed` items of one rank."""
         return start + consumed
+
+    def _furthest(self, epoch: int, rank: Rank) -> int:
+        """The largest place that a state of this epoch can have."""
+        return self._length(epoch, 0, rank)
 
     def _length(self, epoch: int, start: int, rank: Rank) -> int:
         raise NotImplementedError

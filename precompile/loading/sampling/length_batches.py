@@ -62,13 +62,17 @@ class LengthBatchSampler(EpochSampler[list[int]]):
         remainder: str = "pad",
     ) -> None:
         super().__init__(count_of(dataset), seed, Ranks(rank, world_size, remainder))
+        if batch_size is not None:
+            batch_size = checked_integer("batch_size", batch_size, 1)
+        if batch_frames is not None:
+            batch_frames = checked_integer("batch_frames", batch_frames, 1)
         self.limits = BatchLimits(batch_size, batch_frames)
         if drop_last and batch_frames is not None:
             raise ValueError("drop_last goes with batch_size alone: batches of batch_frames have no full size")
         if lengths is not None and field is not None:
             raise ValueError(f"field and lengths exclude each other, got lengths and {field=}")
         self._lengths = sample_lengths(dataset, field) if lengths is None else given_lengths(lengths, self.count)
-        self.shuffle, self.drop_last = shuffle, drop_last
+        self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.window_batches = checked_integer("window_batches", window_batches, 1)
         self._planned: tuple[tuple[int, int], SortedWindows] | None = None
 

@@ -10,6 +10,8 @@ from precompile.loading.sampling.orders import READ_TOGETHER, InterleavedOrder, 
 from precompile.loading.sampling.permutation import Permutation
 from precompile.loading.sampling.ranks import Rank, Ranks, checked_integer
 
+_MOST_RANKS = 1 << 20
+
 
 class PositionSampler(EpochSampler[int]):
     """Gives positions one by one; reads them in parts."""
@@ -46,13 +48,17 @@ class ShuffleSampler(PositionSampler):
         remainder: str = "pad",
     ) -> None:
         super().__init__(count_of(dataset), seed, Ranks(rank, world_size, remainder))
-        self.shuffle = shuffle
+        self.shuffle = bool(shuffle)
+        self._content = _content_of(dataset)
 
     def _identity(self, rank: Rank) -> dict[str, Any]:
-        return {"shuffle": self.shuffle}
+        return {"shuffle": self.shuffle, "content": self._content}
 
     def _advanced(self, start: int, consumed: int, world_size: int) -> int:
         return start + consumed * world_size
+
+    def _furthest(self, epoch: int, rank: Rank) -> int:
+        return self.count + _MOST_RANKS  # `pad` of however many ranks there were
 
     def _length(self, epoch: int, start: int, rank: Rank) -> int:
         return len(InterleavedOrder(None, self.count, start, rank))
@@ -60,6 +66,12 @@ class ShuffleSampler(PositionSampler):
     def _order(self, epoch: int, start: int, rank: Rank) -> Order:
         permutation = Permutation(self.count, self.seed, epoch) if self.shuffle else None
         return InterleavedOrder(permutation, self.count, start, rank)
+
+
+def _content_of(dataset: Any) -> str | None:
+    """What tells a compiled dataset from another of the same length; None for what is none."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    return f"{fingerprint} {dataset.split or 'all'}" if isinstance(fingerprint, str) else None
 
 
 def count_of(dataset: Sized | int) -> int:
