@@ -65,9 +65,14 @@ def test_the_default_is_left_alone(run_script: Callable[..., str]) -> None:
             return seen[0]
         before = in_new_thread()
         limited = []
-        for threads in [CopyThreads(2) for _ in range(3)]:
-            threads.submit(lambda: limited.append(torch.get_num_threads())).wait()
-        print(limited == [1, 1, 1], before == in_new_thread() == torch.get_num_threads())
+        def seen_by(both):
+            limited.append(torch.get_num_threads())
+            both.wait()  # so each thread does one
+        for _ in range(3):
+            threads, both = CopyThreads(2), threading.Barrier(2)
+            for ticket in [threads.submit(lambda: seen_by(both)) for _ in range(2)]:
+                ticket.wait()
+        print(limited == [1] * 6, before == in_new_thread() == torch.get_num_threads())
     """
     assert run_script(code).split() == ["True", "True"]
 
