@@ -20,10 +20,16 @@ class GatheredSamples(list[Any]):
     Copied or pickled it is a plain list.
     """
 
-    def __init__(self, samples: Iterable[Any] = (), batch: Any = None, tensors: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        samples: Iterable[Any] = (),
+        batch: Any = None,
+        rows: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]] = (),
+    ) -> None:
+        """rows: of each array field the tensors of the samples, and the tensor whose rows they are."""
         super().__init__(samples)
-        self._batch, self._tensors = batch, tensors
-        self._seen, self._forms = self._parts(), self._look()
+        self._batch, self._rows = batch, rows
+        self._seen = self._parts()
 
     def __reduce_ex__(self, protocol: Any) -> tuple[type, tuple[list[Any]]]:
         return list, (list(self),)
@@ -36,15 +42,22 @@ class GatheredSamples(list[Any]):
         parts = self._parts()
         if len(parts) != len(self._seen) or not all(map(operator.is_, parts, self._seen)):
             return None
-        return self._batch if self._look() == self._forms else None
+        return self._batch if all(_are_rows(*pair) for pair in self._rows) else None
 
     def _parts(self) -> list[Any]:
         if self and isinstance(self[0], dict):
             return [part for sample in self for item in sample.items() for part in item]
         return list(self)
 
-    def _look(self) -> list[Any]:
-        return [(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) for tensor in self._tensors]
+
+def _are_rows(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> bool:
+    """Whether the tensors still look at the rows of the whole, in its form."""
+    start, step = whole.data_ptr(), whole.stride(0) * whole.element_size()
+    return (
+        [tensor.data_ptr() for tensor in tensors] == [start + number * step for number in range(len(tensors))]
+        and {tensor.stride() for tensor in tensors} == {whole.stride()[1:]}
+        and {tensor.numel() for tensor in tensors} == {whole[0].numel()}
+    )
 
 
 class SampleGather:
@@ -62,13 +75,13 @@ class SampleGather:
         (read,) = job.batches()
         values = {name: read[name] for name in self._names}
         parts = [self._one_by_one(name, value) for name, value in values.items()]
-        tensors = [tensor for name, part in zip(values, parts) if name in self._arrays for tensor in part]
+        rows = [(part, values[name]) for name, part in zip(values, parts) if name in self._arrays]
         if isinstance(self._fields, str):
-            return GatheredSamples(parts[0], values[self._fields], tensors)
+            return GatheredSamples(parts[0], values[self._fields], rows)
         samples = list(zip(*parts))
         if self._fields is None:
-            return GatheredSamples([dict(zip(values, sample)) for sample in samples], values, tensors)
-        return GatheredSamples(samples, tuple(values.values()), tensors)
+            return GatheredSamples([dict(zip(values, sample)) for sample in samples], values, rows)
+        return GatheredSamples(samples, tuple(values.values()), rows)
 
     def _one_by_one(self, name: str, value: Any) -> Sequence[Any]:
         if not isinstance(value, torch.Tensor):
