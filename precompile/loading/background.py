@@ -170,10 +170,6 @@ class Ticket:
             finally:
                 del error
 
-    @property
-    def is_done(self) -> bool:
-        return not self._done.locked()
-
 
 _teams: weakref.WeakSet[_Team] = weakref.WeakSet()
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
