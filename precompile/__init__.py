@@ -14,22 +14,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from precompile.errors import PrecompileError
+from precompile.errors import ImpureWorkerError, LoaderStalled, PrecompileError, WorkerDiedError
 
 if TYPE_CHECKING:
     from precompile.advise.doctor import doctor
+    from precompile.loading.caching.options import Cache
     from precompile.loading.dataset import CompiledDataset
     from precompile.loading.loader import Loader
+    from precompile.loading.processes.init_worker import init_worker
     from precompile.loading.reading.collate import Pad, Padded
     from precompile.loading.reading.windows import CenterCrop, CenterTimeWindow, RandomCrop, RandomTimeWindow
     from precompile.loading.sampling.block_shuffle import BlockShuffleSampler
     from precompile.loading.sampling.length_batches import LengthBatchSampler
     from precompile.loading.sampling.samplers import ShuffleSampler
+    from precompile.loading.watching.watch import watch
     from precompile.pipeline.build import Summary, build
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Cache": "precompile.loading.caching.options",
     "CompiledDataset": "precompile.loading.dataset",
     "Loader": "precompile.loading.loader",
     "Pad": "precompile.loading.reading.collate",
@@ -41,15 +45,18 @@ _HOMES = {
     "BlockShuffleSampler": "precompile.loading.sampling.block_shuffle",
     "LengthBatchSampler": "precompile.loading.sampling.length_batches",
     "ShuffleSampler": "precompile.loading.sampling.samplers",
+    "init_worker": "precompile.loading.processes.init_worker",
+    "watch": "precompile.loading.watching.watch",
     "build": "precompile.pipeline.build",
     "Summary": "precompile.pipeline.build",
     "doctor": "precompile.advise.doctor",
 }
 
 __all__ = [
-    "BlockShuffleSampler", "CenterCrop", "CenterTimeWindow", "CompiledDataset", "LengthBatchSampler", "Loader", "Pad",
-    "Padded", "PrecompileError", "RandomCrop", "RandomTimeWindow", "ShuffleSampler", "Summary", "__version__", "build",
-    "doctor",
+    "BlockShuffleSampler", "Cache", "CenterCrop", "CenterTimeWindow", "CompiledDataset", "ImpureWorkerError",
+    "LengthBatchSampler", "Loader", "LoaderStalled", "Pad", "Padded", "PrecompileError", "RandomCrop",
+    "RandomTimeWindow", "ShuffleSampler", "Summary", "WorkerDiedError", "__version__", "build", "doctor",
+    "init_worker", "watch",
 ]  # fmt: skip
 
 

@@ -79,3 +79,15 @@ class ContentError(PrecompileError):
     def __init__(self, message: str, *, stage: str = "decode") -> None:
         super().__init__(message)
         self.stage = stage
+
+
+class LoaderStalled(PrecompileError, RuntimeError):
+    """No batch came in time. The message has the stacks and states of all processes, and what to do."""
+
+
+class WorkerDiedError(PrecompileError, RuntimeError):
+    """A worker process of a loader ended before its work was done; the message says how, and why that happens."""
+
+
+class ImpureWorkerError(PrecompileError):
+    """A worker process that should only read memory imported a decoder or started threads; the message names it."""

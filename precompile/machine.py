@@ -69,7 +69,7 @@ def cpus(
         os_count = os.cpu_count() or 1
     if affinity is None:
         affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os_count
-    quotas = [quota for folder in _cgroups("cpu", root) if (quota := _cpu_quota(folder)) is not None]
+    quotas = [quota for folder in cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
     quota = min(quotas, default=None)
     slurm = _integer(environ.get("SLURM_CPUS_PER_TASK")) or None
     known = (os_count, affinity, quota, slurm)
@@ -86,7 +86,7 @@ def memory(*, root: Path = ROOT) -> MemoryLimits:
     """The memory of this process. Without /proc/meminfo (not Linux), all physical memory counts as available."""
     info = _table(root / "proc/meminfo", scale=1024)
     total = info.get("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    groups = [group for folder in _cgroups("memory", root) if (group := _memory_of_group(folder)) is not None]
+    groups = [group for folder in cgroup_folders("memory", root) if (group := _memory_of_group(folder)) is not None]
     limit, used = min(groups)[:2] if groups else (None, None)
     # Siblings share the outer groups, so the group with the least room need not be the one with the smallest limit.
     available = min(info.get("MemAvailable", total), *(room for _, _, room in groups), total)
@@ -135,7 +135,7 @@ def free_bytes(path: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+def cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
     """The folders of this process's cgroup and of the groups around it, innermost first; v2, v1 or both (hybrid).
 
     A container's mount may not show its path: those folders hold no files, and the walk ends at the container's group.

@@ -20,6 +20,7 @@ COMMANDS = {
     "verify": "check files, checksums, and samples against their source; repair damaged shards",
     "diff": "say what became different from one generation to another",
     "prune": "remove old generations",
+    "cache": "keep compiled datasets on a RAM disk",
     "demo": "make a small dataset, compile it and train from it",
     "recipes": "list the ready-made recipes, or show one",
     "doctor": "check this machine for what makes loaders slow or hang",

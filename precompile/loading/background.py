@@ -16,6 +16,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from precompile.errors import LoaderStalled
+
 _IMPORTED_IN = os.getpid()
 _limiting = threading.Lock()
 
@@ -34,6 +36,23 @@ class Work(Protocol):
 
     @property
     def fill(self) -> Callable[[], object]: ...
+
+
+class Waiting(Protocol):
+    def look(self) -> None:
+        """Raise when it has taken too long."""
+        ...
+
+
+class Patience(Protocol):
+    """How long to wait."""
+
+    @property
+    def look_seconds(self) -> float:
+        """After so long, and then so often, something is looked at."""
+        ...
+
+    def begin(self) -> Waiting: ...
 
 
 Job = TypeVar("Job", bound=Work)
@@ -94,6 +113,13 @@ class CopyThreads:
             if threading.current_thread() not in _threads:
                 for thread in team.threads:
                     thread.join()
+
+    def abandon(self) -> None:
+        """Drop what has not begun, and wait for nobody: a thread is stuck. It is left behind, also when Python ends."""
+        team, self._team = self._team, None
+        if team is not None:
+            team.dismiss()
+            _threads.difference_update(team.threads)
 
 
 class _Team:
@@ -160,9 +186,14 @@ class Ticket:
         self._error = RuntimeError("the threads of this Loader were stopped, so it gives no more batches")
         self._done.release()
 
-    def wait(self) -> None:
-        """Until it is done; raises what it raised."""
-        self._done.acquire()
+    def wait(self, patience: Patience | None = None) -> None:
+        """Until it is done; raises what it raised, or what `patience` raises when that takes too long."""
+        if patience is None:
+            self._done.acquire()
+        elif not self._done.acquire(timeout=patience.look_seconds):
+            waiting = patience.begin()
+            while not self._done.acquire(timeout=patience.look_seconds):
+                waiting.look()
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -215,7 +246,9 @@ def run_safely(work: Callable[[], object]) -> None:
         thread.stop()
 
 
-def run_ahead(jobs: Iterator[Job], threads: CopyThreads, *, ahead: int) -> Generator[Job, None, None]:
+def run_ahead(
+    jobs: Iterator[Job], threads: CopyThreads, *, ahead: int, patience: Patience | None = None
+) -> Generator[Job, None, None]:
     """The jobs in their order, each after its `fill` ran in one of the threads; `ahead` of them are under way.
 
     `jobs` is advanced in the consumer's thread. With ahead=0 no thread is used: a job is filled when it is asked for.
@@ -241,10 +274,28 @@ def run_ahead(jobs: Iterator[Job], threads: CopyThreads, *, ahead: int) -> Gener
             if not flying:
                 return
             job, ticket = flying.popleft()
-            ticket.wait()
+            ticket.wait(patience)
             del ticket
             yield job
             del job
+    except LoaderStalled:
+        threads.abandon()
+        raise
     except BaseException:  # GeneratorExit too
         threads.stop()
         raise
+
+
+def run_started(jobs: Iterator[Job], *, ahead: int) -> Generator[Job, None, None]:
+    """As `run_ahead`, for jobs that are begun elsewhere as soon as they are planned, and whose `fill` waits."""
+    if _is_ending:
+        raise _ended()
+    flying: deque[Job] = deque()
+    while True:
+        flying.extend(itertools.islice(jobs, max(ahead, 1) - len(flying)))
+        if not flying:
+            return
+        job = flying.popleft()
+        job.fill()
+        yield job
+        del job

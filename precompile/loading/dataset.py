@@ -19,7 +19,11 @@ from precompile.format.manifest import Manifest
 from precompile.format.schema import TEXT, Schema
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
-from precompile.loading.reading.collate import collate_values
+from precompile.loading.caching.opening import open_cached
+from precompile.loading.caching.options import CacheOption, as_cache
+from precompile.loading.processes import activity, purity
+from precompile.loading.reading.buffers import fresh_array
+from precompile.loading.reading.collate import MakeArray, collate_values
 from precompile.loading.reading.gathered import GatheredSamples, SampleGather
 
 if TYPE_CHECKING:
@@ -44,11 +48,15 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
             later builds do not remove it (a lease; see docs/format.md), so workers that start later find it too.
             Where the file system has no locks (Windows, some network mounts), what is open stays readable after a
             removal, but a worker that starts then raises DatasetNotFoundError.
+        cache: read from a copy in memory, which is staged first when it is missing, once for all processes of this
+            host: True (a RAM disk), a directory, or a Cache with all options. Only `fields` and `split` are staged,
+            unless an entry with more is there (`precompile cache add`). Everything else is as without it.
 
     Array fields come as torch tensors that own their memory and may be written to, integer and float columns as
     Python numbers, text as str. Pickling carries the path and the options only. Safe in threads and after fork.
 
-    Raises DatasetNotFoundError, FormatError (damaged or newer files), or ValueError (no such field or split).
+    Raises DatasetNotFoundError, FormatError (damaged or newer files), or ValueError (no such field or split); with a
+    cache also NoRoomError, ForeignDirectoryError, StorageError, and BusyError (a process that stages is stuck).
     """
 
     def __init__(
@@ -59,11 +67,14 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         split: str | None = None,
         transform: Transform | Mapping[str, Transform] | None = None,
         generation: int | None = None,
+        cache: CacheOption = None,
     ) -> None:
         self.root = Path(os.path.abspath(root))
         self.fields: Fields = fields if fields is None or isinstance(fields, str) else tuple(fields)
         self.split = split
         self.transform = transform
+        self.cache = as_cache(cache)
+        self._opened_root: Path | None = None  # an entry of the cache, or the root
         self._generation = generation
         self._stored: Stored | None = None
         self._local = threading.local()
@@ -84,12 +95,19 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
     def stored(self) -> Stored:
         """The opened files; opened on first use in a process that unpickled this dataset."""
         if self._stored is None:
-            stored = Stored(self.root, self._generation)
+            stored = self._open()
             split = None if self.split is None else stored.manifest.split(self.split)
             self._start = 0 if split is None else split.start
             self._count = stored.manifest.count if split is None else split.count
             self._stored = stored
         return self._stored
+
+    def _open(self) -> Stored:
+        if self.cache is None:
+            return Stored(self.root, self._generation)
+        stored = open_cached(self.root, self._generation, self.fields, self.split, self.cache, self._opened_root)
+        self._opened_root = stored.root
+        return stored
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_local"} | {"_stored": None}
@@ -201,7 +219,17 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         return self._sample(self.sample_number(index))
 
     def _sample(self, number: int) -> Any:
-        return self.arrange({name: self._transformed(name, self._value(number, name)) for name in self.field_names})
+        if activity.page is not None:
+            activity.page.dataset(str(self.root), self.manifest.generation)
+            activity.page.reading(number)
+        values = {name: self._value(number, name) for name in self.field_names}
+        try:
+            for name, transform in self.transforms.items():
+                values[name] = transform(values[name])
+        except Exception as error:
+            error.add_note(self.describe(number))
+            raise
+        return self.arrange(values)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples; torch's DataLoader calls this once per batch.
@@ -209,14 +237,23 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         Samples of fixed shape are gathered at once and share the memory of the batch that `collate` makes of them;
         `clone()` what is kept for long.
         """
+        samples = self._samples(indices)
+        if purity.is_strict:
+            purity.check()
+        return samples
+
+    def _samples(self, indices: Sequence[int]) -> list[Any]:
         if type(self).__getitem__ is not CompiledDataset.__getitem__:
             return [self[index] for index in indices]
         numbers = self._sample_numbers(indices)
-        if not self.reads_as_stored or not len(numbers) or not self._is_gathered:
+        if not self.reads_as_stored or not len(numbers) or not self.is_gathered:
             return [self._sample(number) for number in numbers.tolist()]
         gather = getattr(self._local, "gather", None)
         if gather is None:
             gather = self._local.gather = SampleGather(self.stored, self.field_names, self.fields)
+        if activity.page is not None:
+            activity.page.dataset(str(self.root), self.manifest.generation)
+            activity.page.reading(int(numbers[0]), len(numbers))
         samples: list[Any] = gather(numbers)
         return samples
 
@@ -234,7 +271,8 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         return self.transform is None and type(self).__getitem__ is CompiledDataset.__getitem__
 
     @property
-    def _is_gathered(self) -> bool:
+    def is_gathered(self) -> bool:
+        """Whether several samples can be read as one batch: all have one shape."""
         specs = [self.schema[name] for name in self.field_names]
         return all(spec.is_fixed for spec in specs) and not all(spec.is_column for spec in specs)
 
@@ -247,15 +285,17 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         if isinstance(samples, GatheredSamples) and (batch := samples.unchanged_batch()) is not None:
             return batch
         parts = [self._parts(sample) for sample in samples]
-        return self.arrange({name: self._collated(name, [part[name] for part in parts]) for name in self.field_names})
+        return self.arrange({name: self.collate_field(name, [part[name] for part in parts])
+                             for name in self.field_names})  # fmt: skip
 
-    def _collated(self, name: str, values: list[Any]) -> Any:
+    def collate_field(self, name: str, values: list[Any], make: MakeArray = fresh_array) -> Any:
+        """The values of one field of several samples -> its batch, in memory that `make` gives."""
         spec = self.schema[name]
         if spec.is_column and spec.dtype != TEXT:
             dtype = getattr(torch, spec.dtype)
             if all(type(value) is (float if dtype.is_floating_point else int) for value in values):
                 return torch.tensor(values, dtype=dtype)  # what the user put there instead keeps its own
-        return collate_values(values, self._axes_to_pad(name))
+        return collate_values(values, self._axes_to_pad(name), make)
 
     def _parts(self, sample: Any) -> Mapping[str, Any]:
         """A sample in the form of `fields` -> its values by field name."""
@@ -289,20 +329,21 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
             return torch.from_numpy(array.transpose(1, 2, 0).copy()).permute(2, 0, 1)
         return torch.from_numpy(array if spec.encoding == "bmp" else array.copy())
 
-    def _transform_of(self, name: str) -> Transform | None:
-        if isinstance(self.transform, Mapping):
-            return self.transform.get(name)
-        first = next((field for field in self.field_names if not self.schema[field].is_column), None)
-        return self.transform if name == first else None
+    @property
+    def transforms(self) -> Mapping[str, Transform]:
+        """The transforms by the field that they get."""
+        if self.transform is None or isinstance(self.transform, Mapping):
+            return self.transform or {}
+        first = next(field for field in self.field_names if not self.schema[field].is_column)
+        return {first: self.transform}
 
-    def _transformed(self, name: str, value: Any) -> Any:
-        if self.transform is None:
-            return value
-        transform = self._transform_of(name)
-        return value if transform is None else transform(value)
+    def describe(self, number: int) -> str:
+        """For a note of an exception: which sample a transform was given, by its number."""
+        return (f"The transform was given sample {number - self._start} ({self.stored.index.keys[number]!r}) "
+                f"of {self.root}")  # fmt: skip
 
     def _axes_to_pad(self, name: str) -> tuple[int, ...]:
-        if self.transform is not None and self._transform_of(name) is not None:
+        if name in self.transforms:
             return ()
         return self.schema[name].varying_axes
 

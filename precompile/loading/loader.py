@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precompile.loading.background import CopyThreads, run_ahead
+from precompile.loading.background import CopyThreads, run_ahead, run_started
 from precompile.loading.dataset import CompiledDataset
-from precompile.loading.filling import Filling, filling_for, is_resident
+from precompile.loading.filling import How, filling_for, is_resident
+from precompile.loading.fillings.filling import Filling
 from precompile.loading.reading.batch_reader import Job
 from precompile.loading.reading.windows import Window
 from precompile.loading.sampling.batching import (
@@ -27,6 +29,7 @@ from precompile.loading.sampling.batching import (
 from precompile.loading.sampling.orders import Batches, Epoch
 from precompile.loading.sampling.ranks import Ranks, checked_integer
 from precompile.loading.sampling.samplers import ShuffleSampler
+from precompile.loading.watching.patience import Patience
 
 if TYPE_CHECKING:
     from precompile.loading.devices.resident import ResidentDataset
@@ -52,10 +55,15 @@ class Loader:
         device: where batches are to be, such as "cuda": pinned buffers, and copies that run while the step does.
         threads: of its own, which copy; each is single-threaded in torch, whose thread count elsewhere is left alone.
         prefetch: how many batches are filled ahead; 0: none, and no threads, each is filled when it is asked for.
+        workers: processes that make the batches, for a `transform` or a `collate` that takes long in Python; they stay
+            from epoch to epoch. Batches come through shared memory without a copy.
+        start_method: of the workers: "fork", "forkserver" or "spawn"; None is the default of multiprocessing.
+        timeout: seconds to wait for a batch while nothing moves; then LoaderStalled says what everybody was doing.
 
     A batch is yours: its memory is reused only after every tensor that looks at it is gone, so keeping all
-    batches of an epoch is safe and merely allocates more. An exception in a thread is raised to the consumer.
-    The order and the content of batches depend on nothing but the arguments, not on threads, prefetch or device.
+    batches of an epoch is safe and merely allocates more. An exception in a thread or a worker is raised to the
+    consumer. The order and the content of batches depend on nothing but the arguments, not on threads, prefetch or
+    device. Workers seed the generators of torch, numpy and random for each batch, so their number does not matter.
     """
 
     def __init__(
@@ -73,8 +81,12 @@ class Loader:
         device: str | torch.device | None = None,
         threads: int = 1,
         prefetch: int = 3,
+        workers: int = 0,
+        start_method: str | None = None,
+        timeout: float | None = 600.0,
     ) -> None:
         threads, prefetch = checked_integer("threads", threads, 1), checked_integer("prefetch", prefetch, 0)
+        workers = checked_integer("workers", workers, 0)
         seed = checked_integer("seed", seed, 0)
         batch_size = None if batch_size is None else checked_integer("batch_size", batch_size, 1)
         batch_frames = None if batch_frames is None else checked_integer("batch_frames", batch_frames, 1)
@@ -82,8 +94,10 @@ class Loader:
             if sampler is not None and given:
                 raise ValueError(f"sampler and {name} exclude each other: the sampler decides the order")
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, bool(drop_last)
-        self.threads, self.prefetch = threads, prefetch
-        self._options: dict[str, Any] = {"windows": windows, "collate": collate, "device": device, "seed": seed}
+        self.threads, self.prefetch, self.workers = threads, prefetch, workers
+        self._how = How(windows, collate, device, seed, workers, start_method)
+        self._patience = Patience(_checked_timeout(timeout))
+        self._fillings: list[Filling] = []
         self._idle: list[_Lane] = [self._new_lane()]
         self._reads_all = sampler is None
         if batch_frames is not None:
@@ -122,7 +136,7 @@ class Loader:
         self._progress, self._epoch_was_set = None, False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": []}
+        return {**self.__dict__, "_idle": [], "_fillings": []}
 
     def __iter__(self) -> Iterator[Any]:
         if self._reads_all and (world_size := Ranks().current().world_size) > 1:
@@ -143,6 +157,10 @@ class Loader:
         self._progress = epoch, 0
         return self._epoch(epoch, batches)
 
+    def watched_processes(self) -> list[tuple[str, int]]:
+        """Name and process id of each worker that runs."""
+        return [found for filling in self._fillings for found in filling.processes()]
+
     def _batches(self, epoch: Epoch) -> Batches:
         return fixed_batches(epoch.order, self.batch_size, self.drop_last)
 
@@ -155,26 +173,39 @@ class Loader:
             size = self.batch_size or (len(batches.batch(0)) if len(batches) else 1)
             per_call = lane.filling.batches_per_call(size)
             jobs = self._jobs(lane.filling, epoch, batches, per_call)
-            ahead = self._ahead(per_call) if lane.filling.runs_ahead else 0
             consumed = 0
-            with contextlib.closing(run_ahead(jobs, lane.threads, ahead=ahead)) as filled:
+            with contextlib.closing(self._run(lane, jobs, per_call)) as filled:
                 for job in filled:
                     for size, batch in zip(job.sizes, job.batches()):
                         consumed += 1 if self._gives_batches else size
                         self._progress = epoch, consumed
+                        self._patience.num_batches += 1
                         yield batch
                         del batch
                     del job
         finally:
             self._idle.append(lane)
 
+    def _run(self, lane: _Lane, jobs: Iterator[Job], per_call: int) -> Generator[Job, None, None]:
+        ahead = self._ahead(per_call)
+        match lane.filling.filled_by:
+            case "threads":
+                patience = None if self.workers else self._patience  # workers are waited for by their own
+                return run_ahead(jobs, lane.threads, ahead=ahead, patience=patience)
+            case "itself":
+                return run_started(jobs, ahead=ahead)
+            case "nobody":
+                return run_ahead(jobs, lane.threads, ahead=0)
+
     def _new_lane(self) -> _Lane:
-        return _Lane(filling_for(self.dataset, **self._options), CopyThreads(self.threads))
+        filling = filling_for(self.dataset, self._how, self._patience)
+        self._fillings.append(filling)
+        return _Lane(filling, CopyThreads(self.threads))
 
     def _ahead(self, per_call: int) -> int:
         """Jobs in flight, each of several batches."""
         jobs = -(-self.prefetch // per_call)
-        return max(jobs, self.threads, 2 if per_call > 1 else 1) if self.prefetch else 0
+        return max(jobs, self.threads, 2 if per_call > 1 else 1) + self.workers if self.prefetch else 0
 
     def _jobs(self, filling: Filling, epoch: Epoch, batches: Batches, per_call: int) -> Iterator[Job]:
         for first in range(0, len(batches), per_call):
@@ -208,3 +239,10 @@ def _epoch_sampler(sampler: Any, dataset: Any, batch_size: int | None, *, shuffl
     if isinstance(sampler, Iterator):
         raise TypeError("the sampler must be iterable once per epoch, got an iterator, which is empty after the first")
     return IterableSampler(sampler, gives_batches=batch_size is None)
+
+
+def _checked_timeout(timeout: float | None) -> float | None:
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0 < timeout < threading.TIMEOUT_MAX):
+        raise ValueError(f"timeout must be a number of seconds above 0, or None for ever, got timeout={timeout!r}")
+    return timeout

@@ -254,7 +254,7 @@ def test_numbers_of_numpy_are_numbers(images: Written) -> None:
 
 
 def test_labels_alone_ask_nothing_of_the_disk(images: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precompile.loading.filling.ReadAhead", lambda stored: pytest.fail("asked"))
+    monkeypatch.setattr("precompile.loading.fillings.memory.ReadAhead", lambda stored: pytest.fail("asked"))
     assert len(torch.cat(list(Loader(CompiledDataset(images[0], fields="label"), 7)))) == 50
 
 

@@ -78,3 +78,25 @@ class BufferPool:
             del self._buffers[0]
             self._next = 0
         return buffer
+
+
+class Memory(Protocol):
+    """Where batches are made. Used by one thread."""
+
+    def buffers(self, num_bytes: int) -> HostBuffers:
+        """Reusable buffers of this size."""
+        ...
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """A new C-contiguous array, whatever it holds."""
+        ...
+
+
+class PrivateMemory:
+    """That of this process alone."""
+
+    def buffers(self, num_bytes: int) -> BufferPool:
+        return BufferPool(num_bytes)
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return fresh_array(shape, dtype)

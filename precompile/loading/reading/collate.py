@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +11,9 @@ import torch
 
 from precompile.format.schema import FieldSpec
 from precompile.loading.reading.buffers import fresh_array
+
+MakeArray = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""Gives a C-contiguous array of a shape and dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +74,44 @@ class Padded(NamedTuple):
         return mask
 
 
-def pad(arrays: Sequence[np.ndarray], varying_axes: Sequence[int]) -> Padded:
-    """Arrays of one rank and dtype -> one tensor of fresh memory, and the true sizes along `varying_axes`."""
+def pad(arrays: Sequence[np.ndarray], varying_axes: Sequence[int], make: MakeArray = fresh_array) -> Padded:
+    """Arrays of one rank and dtype -> one tensor, and the true sizes along `varying_axes`."""
     first = arrays[0]
     if first.ndim == 3 and not first.flags.c_contiguous and first.transpose(1, 2, 0).flags.c_contiguous:
         axes = [(2, 0, 1)[axis] for axis in varying_axes]  # channels last in memory, and so is the batch
-        padded = pad([array.transpose(1, 2, 0) for array in arrays], axes)
+        padded = pad([array.transpose(1, 2, 0) for array in arrays], axes, make)
         return Padded(padded.data.permute(0, 3, 1, 2), padded.lengths)
     shapes = np.array([array.shape for array in arrays], np.int64)
-    data = fresh_array((len(arrays), *shapes.max(axis=0).tolist()), arrays[0].dtype)
+    data = make((len(arrays), *shapes.max(axis=0).tolist()), arrays[0].dtype)
+    if make is not fresh_array and not (shapes == shapes[0]).all():
+        data[:] = 0
     for row, array in zip(data, arrays):
         row[tuple(slice(size) for size in array.shape)] = array
     lengths = shapes[:, list(varying_axes)]
     return Padded(torch.from_numpy(data), torch.from_numpy(lengths[:, 0].copy() if len(varying_axes) == 1 else lengths))
 
 
-def stack(arrays: Sequence[np.ndarray]) -> torch.Tensor:
-    """Arrays of one shape and dtype -> a tensor (batch, *shape) of fresh memory; channels_last stays so."""
+def stack(arrays: Sequence[np.ndarray], make: MakeArray = fresh_array) -> torch.Tensor:
+    """Arrays of one shape and dtype -> a tensor (batch, *shape); channels_last stays so."""
     first = arrays[0]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise ValueError(f"samples of one batch must have one shape, got {sorted(shapes)[:4]}")
     if first.ndim == 3 and not first.flags.c_contiguous and first.transpose(1, 2, 0).flags.c_contiguous:
-        return _stack([array.transpose(1, 2, 0) for array in arrays]).permute(0, 3, 1, 2)
-    return _stack(arrays)
+        return _stack([array.transpose(1, 2, 0) for array in arrays], make).permute(0, 3, 1, 2)
+    return _stack(arrays, make)
 
 
-def _stack(arrays: Sequence[np.ndarray]) -> torch.Tensor:
-    out = fresh_array((len(arrays), *arrays[0].shape), arrays[0].dtype)
+def _stack(arrays: Sequence[np.ndarray], make: MakeArray) -> torch.Tensor:
+    out = make((len(arrays), *arrays[0].shape), arrays[0].dtype)
     return torch.from_numpy(np.stack(arrays, out=out))
 
 
-def collate_values(values: Sequence[Any], varying_axes: Sequence[int]) -> Any:
-    """One field of several samples -> its batch: tensors stacked or padded, numbers as a tensor, text as a list."""
+def collate_values(values: Sequence[Any], varying_axes: Sequence[int], make: MakeArray = fresh_array) -> Any:
+    """One field of several samples -> its batch: tensors stacked or padded, numbers as a tensor, text as a list.
+
+    make: gives the memory.
+    """
     first = values[0]
     if isinstance(first, torch.Tensor):
         if first.device.type != "cpu" or first.requires_grad:
@@ -111,7 +119,7 @@ def collate_values(values: Sequence[Any], varying_axes: Sequence[int]) -> Any:
         if first.dtype == torch.bfloat16 or first.is_sparse:
             return torch.stack(list(values))
         arrays = [value.numpy() for value in values]
-        return pad(arrays, varying_axes) if varying_axes else stack(arrays)
+        return pad(arrays, varying_axes, make) if varying_axes else stack(arrays, make)
     if isinstance(first, str):
         return list(values)
     if isinstance(first, bool | int | float | np.generic):

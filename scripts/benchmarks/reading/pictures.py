@@ -20,6 +20,7 @@ from reading.settings import Settings
 MEMORY = Path("/dev/shm")
 SIDE, STORED_SIDE, SMALL_SIDE = 224, 256, 32
 BUSY_MILLISECONDS = 4
+WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,46 @@ def stock_dataloader() -> Comparison:
     title = "DataLoader, num_workers=0 / Loader, prefetch=0"
     return Comparison(
         Question("dataloader", title, at_least=0.85),
-        lambda data: (runs.dataloader(data.dataset("flat"), data.batch_size), data.loader("flat", prefetch=0)),
+        lambda data: (_dataloader_alone(data.dataset("flat"), data.batch_size), data.loader("flat", prefetch=0)),
     )
+
+
+def _dataloader_alone(dataset: CompiledDataset, batch_size: int) -> Run:
+    return runs.dataloader(dataset, batch_size, collate_fn=dataset.collate)
+
+
+def workers() -> Comparison:
+    title = f"Loader, {WORKERS} workers, identity in Python / numpy.take"
+
+    def made(data: Pictures) -> tuple[Run, Run]:
+        dataset = runs.with_identity(data.dataset("flat"))
+        return runs.loader(dataset, data.batch_size, workers=WORKERS), data.take()
+
+    return Comparison(Question("workers-224", title, at_least=0.9), made)
+
+
+def small_workers() -> Comparison:
+    title = f"Loader / DataLoader, {WORKERS} workers, identity, {SMALL_SIDE}x{SMALL_SIDE}"
+
+    def made(data: Pictures) -> tuple[Run, Run]:
+        dataset = runs.repeated(runs.with_identity(data.dataset("flat")), 4)
+        stock = runs.dataloader(dataset, data.batch_size, num_workers=WORKERS, persistent_workers=True)
+        return runs.loader(dataset, data.batch_size, workers=WORKERS), stock
+
+    return Comparison(Question("workers-32", title, at_least=10), made)
+
+
+def watched() -> Comparison:
+    title = f"watch(Loader), flat, {SMALL_SIDE}x{SMALL_SIDE} / Loader"
+
+    def made(data: Pictures) -> tuple[Run, Run]:
+        dataset = runs.repeated(data.dataset("flat"), 20)
+        return (
+            runs.watched(dataset, data.batch_size, is_watched=True),
+            runs.watched(dataset, data.batch_size, is_watched=False),
+        )
+
+    return Comparison(Question("watch", title, at_least=0.99), made)
 
 
 def busy_consumer(store: str) -> list[Comparison]:
@@ -105,6 +144,7 @@ def on_disk(settings: Settings) -> Sequence[Comparison]:
         whole("lmdb-224", "lmdb", 0.9),
         crop(),
         stock_dataloader(),
+        workers(),
         *busy_consumer("flat"),
         *busy_consumer("lmdb"),
         *(cut(number, settings.open_files) for number in settings.shards),
@@ -123,6 +163,8 @@ def small(settings: Settings) -> Sequence[Comparison]:
     return [
         whole("flat-32", "flat", 0.85, where=f", {SMALL_SIDE}x{SMALL_SIDE}"),
         whole("lmdb-32", "lmdb", 0.8, where=f", {SMALL_SIDE}x{SMALL_SIDE}"),
+        small_workers(),
+        watched(),
     ]
 
 

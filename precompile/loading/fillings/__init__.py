@@ -1,0 +1,1 @@
+"""From positions in a dataset to jobs that make batches."""

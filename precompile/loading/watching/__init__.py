@@ -1,0 +1,1 @@
+"""A loader that stalls says why, and raises, instead of waiting for ever."""

@@ -1,0 +1,1 @@
+"""Processes that make batches in shared memory, for transforms in Python."""
