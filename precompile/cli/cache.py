@@ -23,14 +23,17 @@ from precompile.loading.caching.entries import Entry, list_entries
 from precompile.loading.caching.listing import Listed, survey
 from precompile.loading.caching.options import Cache, default_directory
 from precompile.loading.caching.room import room, size_text
-from precompile.loading.caching.staging import OnProgress, add
+from precompile.loading.caching.staging import OnProgress, add, no_ram_disk
 from precompile.pipeline.quarantine import printable
 
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}  # fmt: skip
+          "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+          "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}  # fmt: skip
+_FEWEST_PLAIN_BYTES = 1 << 20
+"""A smaller number without a unit, such as 8, lacks one."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-_directory = click.option("--directory", type=click.Path(path_type=Path), help=f"the cache  [{default_directory()}]")
+_directory = click.option("--directory", type=click.Path(), help=f"the cache  [{default_directory()}]")
 _json = click.option("--json", "as_json", is_flag=True, help="print as JSON")
 
 
@@ -52,11 +55,11 @@ def command() -> None:
 @_json
 @click.option("--quiet", is_flag=True, help="no progress")
 def add_command(
-    out: Path, split: str | None, fields: str | None, generation: int | None, directory: Path | None,
+    out: Path, split: str | None, fields: str | None, generation: int | None, directory: str | None,
     reserve: str | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Stage the compiled dataset OUT. Older generations of it that nobody has open are dropped."""
-    cache = Cache(directory=directory, reserve_bytes=None if reserve is None else _bytes(reserve))
+    cache = _cache(directory, reserve)
     names = None if fields is None else tuple(name.strip() for name in fields.split(",") if name.strip())
     began = time.monotonic()
     with _progress(quiet) as on_progress:
@@ -77,9 +80,9 @@ def add_command(
 @command.command("ls")
 @_directory
 @_json
-def ls_command(directory: Path | None, as_json: bool) -> None:
+def ls_command(directory: str | None, as_json: bool) -> None:
     """List what is staged, who uses it, and how much room there is."""
-    path = Cache(directory=directory).path
+    path = _cache(directory).path
     entries = survey(CacheDirectory(path, make=False))
     found = room(path)
     if as_json:
@@ -92,6 +95,8 @@ def ls_command(directory: Path | None, as_json: bool) -> None:
     if not entries:
         click.echo(printable(f"{path}: nothing is staged"))
     click.echo(f"room: {size_text(found.have_bytes)} ({found})")
+    if (warning := no_ram_disk(path)) is not None:
+        click.echo(printable(warning))
 
 
 @command.command("drop")
@@ -102,7 +107,7 @@ def ls_command(directory: Path | None, as_json: bool) -> None:
 @_directory
 @_json
 def drop_command(
-    names: tuple[str, ...], everything: bool, older_than: str | None, force: bool, directory: Path | None, as_json: bool
+    names: tuple[str, ...], everything: bool, older_than: str | None, force: bool, directory: str | None, as_json: bool
 ) -> None:
     """Drop entries, by NAME or by the dataset that they are copies of.
 
@@ -111,7 +116,7 @@ def drop_command(
     if not names and not everything and older_than is None:
         raise RecipeError("drop needs NAME or OUT (see `precompile cache ls`), --older-than AGE, or --all")
     max_age_seconds = None if older_than is None else _seconds(older_than)
-    place = CacheDirectory(Cache(directory=directory).path, make=False)
+    place = CacheDirectory(_cache(directory).path, make=False)
     entries = list_entries(place)
     chosen = entries if everything or not names else _named(names, entries, place.path) if entries else []
     if max_age_seconds is not None:
@@ -147,6 +152,14 @@ def _progress(quiet: bool) -> Iterator[OnProgress | None]:
             bar.update(done_bytes - bar.n)
 
         yield show
+
+
+def _cache(directory: str | None, reserve: str | None = None) -> Cache:
+    reserve_bytes = None if reserve is None else _bytes(reserve)
+    try:
+        return Cache(directory=directory, reserve_bytes=reserve_bytes)
+    except ValueError as error:
+        raise RecipeError(f"--directory: {error}") from None
 
 
 def _named(names: tuple[str, ...], entries: list[Entry], path: Path) -> list[Entry]:
@@ -203,7 +216,10 @@ def _bytes(text: str) -> int:
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Z]*)", text.strip())
     if found is None or found[2].upper() not in _BYTES:
         raise RecipeError(f"--reserve must be a size such as 8GB, 500MB or 4GiB, got {text!r}")
-    return int(float(found[1]) * _BYTES[found[2].upper()])
+    num_bytes = int(float(found[1]) * _BYTES[found[2].upper()])
+    if not found[2] and 0 < num_bytes < _FEWEST_PLAIN_BYTES:
+        raise RecipeError(f"--reserve must have a unit, such as {found[1]}GB or {found[1]}MiB, got {text!r}")
+    return num_bytes
 
 
 def _seconds(text: str) -> float:

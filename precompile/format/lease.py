@@ -8,27 +8,34 @@ generation first takes the exclusive lock. Where the file system has no such loc
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 from precompile.errors import FormatError
-from precompile.format.files import READ_ONLY, open_regular
+from precompile.format.files import READ_ONLY, OpenFile, open_regular
 from precompile.format.manifest import MANIFEST_NAME
 
 _ATTEMPTS = 50
 _PAUSE_SECONDS = 0.01
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EIO}
+"""Errors that say nothing of the file."""
 
 
 class Lease:
-    """Owns a descriptor, and with it the lock, until it is garbage collected. Not picklable; inherited by fork."""
+    """Owns a descriptor, and with it the lock, until it is garbage collected. Not picklable; inherited by fork.
+
+    file: closed, and never unlocked: a forked child that lets go must leave the parent's lock alone.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        # Closing, and never unlocking: a forked child that lets go must leave the parent's lock alone.
-        weakref.finalize(self, os.close, descriptor).atexit = False
+        self.file = OpenFile(descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        return self.file.descriptor
 
 
 def take_lease(directory: Path) -> Lease | None:
@@ -61,11 +68,15 @@ def claim(directory: Path) -> Iterator[bool]:
 
     Inside, rename the directory: then who opens it meanwhile sees at once that it is gone. Delete the renamed one
     afterwards, since NFS keeps the files that are open, as the locked one is here. True also where there are no
-    locks, or no manifest to lock.
+    locks, or no manifest to lock; False when this process is too short of descriptors or memory to find out.
     """
     with contextlib.ExitStack() as until_the_end:
         alone = True
-        if (descriptor := _open_to_claim(directory / MANIFEST_NAME)) is not None:
+        try:
+            descriptor = _open_to_claim(directory / MANIFEST_NAME)
+        except OSError as error:
+            descriptor, alone = None, error.errno not in _SHORT
+        if descriptor is not None:
             until_the_end.callback(os.close, descriptor)
             try:
                 if not _lock(descriptor, shared=False):
@@ -102,9 +113,8 @@ def _is_still_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _open_to_claim(path: Path) -> int | None:
+def _open_to_claim(path: Path) -> int:
     """For writing where possible: NFS gives an exclusive lock to such descriptors only."""
-    for flags in (READ_ONLY | os.O_RDWR, READ_ONLY):
-        with contextlib.suppress(OSError):
-            return os.open(path, flags)
-    return None
+    with contextlib.suppress(OSError):
+        return os.open(path, READ_ONLY | os.O_RDWR)
+    return os.open(path, READ_ONLY)

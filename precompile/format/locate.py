@@ -50,7 +50,7 @@ def locate_fields(
             return None
         offset = -(-end // ALIGNMENT) * ALIGNMENT
         found[spec.name] = Located(places + offset, shapes)
-        end = offset + _num_bytes(spec, shapes)
+        end = offset + fields_bytes(spec, shapes)
     return found if np.array_equal(np.broadcast_to(end, lengths.shape), lengths) else None
 
 
@@ -74,7 +74,8 @@ def _shapes(spec: FieldSpec, index: Index, numbers: np.ndarray) -> np.ndarray | 
     return shapes
 
 
-def _num_bytes(spec: FieldSpec, shapes: np.ndarray) -> np.ndarray:
+def fields_bytes(spec: FieldSpec, shapes: np.ndarray) -> np.ndarray:
+    """int64 (n, axes) shapes of an array field -> its stored sizes, int64 (n,)."""
     if spec.encoding == "bmp":
         top, step = bmp.place_rows(shapes)
         ends: np.ndarray = top - step

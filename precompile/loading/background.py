@@ -18,6 +18,8 @@ import torch
 
 from precompile.errors import LoaderStalled
 
+THREAD_NAME = "precompile-loader_"
+"""What the names of copy threads begin with."""
 _IMPORTED_IN = os.getpid()
 _limiting = threading.Lock()
 
@@ -137,7 +139,7 @@ class _Team:
         self.owner = os.getpid()
         _teams.add(self)
         for number in range(count):
-            name = f"precompile-loader_{number}"
+            name = f"{THREAD_NAME}{number}"
             thread = threading.Thread(target=_work, args=(self.todo,), name=name, daemon=True)
             _threads.add(thread)
             thread.start()

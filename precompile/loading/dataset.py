@@ -19,7 +19,6 @@ from precompile.format.manifest import Manifest
 from precompile.format.schema import TEXT, Schema
 from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
-from precompile.loading.caching.opening import open_cached
 from precompile.loading.caching.options import CacheOption, as_cache
 from precompile.loading.processes import activity, purity
 from precompile.loading.reading.buffers import fresh_array
@@ -79,17 +78,19 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         self._stored: Stored | None = None
         self._local = threading.local()
         self._generation = self.stored.manifest.generation
-        if len(set(self.field_names)) < len(self.field_names):
-            raise ValueError(f"fields must name each field once, got {', '.join(self.field_names)}")
-        for name in self.field_names:
-            if name not in self.schema:
-                raise ValueError(f"{self.root}: no field {name!r}; choose from {', '.join(self.schema.names)}")
-        if callable(transform) and all(self.schema[name].is_column for name in self.field_names):
-            raise ValueError(f"transform needs an array field among fields, got {', '.join(self.field_names)}")
-        if isinstance(transform, Mapping) and not set(transform) <= set(self.field_names):
-            raise ValueError(
-                f"transform must name fields among {', '.join(self.field_names)}, got {', '.join(transform)}"
-            )
+        self._check_options(self.schema)
+
+    def _check_options(self, schema: Schema) -> None:
+        names, transform = _field_names(self.fields, schema), self.transform
+        if len(set(names)) < len(names):
+            raise ValueError(f"fields must name each field once, got {', '.join(names)}")
+        for name in names:
+            if name not in schema:
+                raise ValueError(f"{self.root}: no field {name!r}; choose from {', '.join(schema.names)}")
+        if callable(transform) and all(schema[name].is_column for name in names):
+            raise ValueError(f"transform needs an array field among fields, got {', '.join(names)}")
+        if isinstance(transform, Mapping) and not set(transform) <= set(names):
+            raise ValueError(f"transform must name fields among {', '.join(names)}, got {', '.join(transform)}")
 
     @property
     def stored(self) -> Stored:
@@ -105,7 +106,11 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
     def _open(self) -> Stored:
         if self.cache is None:
             return Stored(self.root, self._generation)
-        stored = open_cached(self.root, self._generation, self.fields, self.split, self.cache, self._opened_root)
+        from precompile.loading.caching.opening import open_cached  # 35 ms that only who uses it needs
+
+        stored = open_cached(
+            self.root, self._generation, self.fields, self.split, self.cache, self._opened_root, self._check_options
+        )
         self._opened_root = stored.root
         return stored
 
@@ -143,9 +148,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
     @property
     def field_names(self) -> tuple[str, ...]:
         """The fields of a sample, in order."""
-        if self.fields is None:
-            return self.schema.names
-        return (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+        return _field_names(self.fields, self.schema)
 
     @property
     def classes(self) -> list[str]:
@@ -346,6 +349,12 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         if name in self.transforms:
             return ()
         return self.schema[name].varying_axes
+
+
+def _field_names(fields: Fields, schema: Schema) -> tuple[str, ...]:
+    if fields is None:
+        return schema.names
+    return (fields,) if isinstance(fields, str) else tuple(fields)
 
 
 def _arrange(fields: Fields, values: Mapping[str, Any]) -> Any:

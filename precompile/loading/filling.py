@@ -14,6 +14,7 @@ from precompile.loading.fillings.filling import Filling, Positions
 from precompile.loading.fillings.memory import MemoryFilling
 from precompile.loading.fillings.resident import ResidentFilling
 from precompile.loading.fillings.samples import BeginBatch, SampleFilling, TransformFilling, do_nothing
+from precompile.loading.processes import activity
 from precompile.loading.reading.batch_reader import BatchReader, Reading
 from precompile.loading.reading.buffers import Memory, PrivateMemory
 from precompile.loading.reading.collate import Pad
@@ -77,6 +78,7 @@ def _in_this_process(dataset: Any, how: How, memory: Memory, begin_batch: BeginB
         names, arrange = compiled.field_names, compiled.arrange
         reader = BatchReader(compiled.stored, names, arrange, reading=reading, make_buffers=memory.buffers)
         return MemoryFilling(compiled.stored, positions, reader)
+    activity.begin()  # a stall, or a worker that dies, can then be told with the sample
     if collate is None and _is_plain(compiled) and not overrides:
         return TransformFilling(compiled, positions, memory, begin_batch=begin_batch)
     return SampleFilling(compiled, positions, collate or compiled.collate, begin_batch=begin_batch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precompile.loading.arguments import checked_timeout, epoch_sampler, unknown_arguments
 from precompile.loading.background import CopyThreads, run_ahead, run_started
 from precompile.loading.dataset import CompiledDataset
 from precompile.loading.filling import How, filling_for, is_resident
@@ -19,8 +19,6 @@ from precompile.loading.fillings.filling import Filling
 from precompile.loading.reading.batch_reader import Job
 from precompile.loading.reading.windows import Window
 from precompile.loading.sampling.batching import (
-    EpochSource,
-    IterableSampler,
     fixed_batches,
     number_of_batches,
     positions_to_ask_for,
@@ -28,7 +26,6 @@ from precompile.loading.sampling.batching import (
 )
 from precompile.loading.sampling.orders import Batches, Epoch
 from precompile.loading.sampling.ranks import Ranks, checked_integer
-from precompile.loading.sampling.samplers import ShuffleSampler
 from precompile.loading.watching.patience import Patience
 
 if TYPE_CHECKING:
@@ -58,7 +55,8 @@ class Loader:
         workers: processes that make the batches, for a `transform` or a `collate` that takes long in Python; they stay
             from epoch to epoch. Batches come through shared memory without a copy.
         start_method: of the workers: "fork", "forkserver" or "spawn"; None is the default of multiprocessing.
-        timeout: seconds to wait for a batch while nothing moves; then LoaderStalled says what everybody was doing.
+        timeout: seconds to wait for a batch while nothing moves; then LoaderStalled says what everybody was doing. With
+            prefetch=0 and no workers the batch is made in your own thread, which only `precompile.watch` can interrupt.
 
     A batch is yours: its memory is reused only after every tensor that looks at it is gone, so keeping all
     batches of an epoch is safe and merely allocates more. An exception in a thread or a worker is raised to the
@@ -84,7 +82,10 @@ class Loader:
         workers: int = 0,
         start_method: str | None = None,
         timeout: float | None = 600.0,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            raise TypeError(unknown_arguments(unknown))
         threads, prefetch = checked_integer("threads", threads, 1), checked_integer("prefetch", prefetch, 0)
         workers = checked_integer("workers", workers, 0)
         seed = checked_integer("seed", seed, 0)
@@ -96,7 +97,7 @@ class Loader:
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, bool(drop_last)
         self.threads, self.prefetch, self.workers = threads, prefetch, workers
         self._how = How(windows, collate, device, seed, workers, start_method)
-        self._patience = Patience(_checked_timeout(timeout))
+        self._patience = Patience(checked_timeout(timeout))
         self._fillings: list[Filling] = []
         self._idle: list[_Lane] = [self._new_lane()]
         self._reads_all = sampler is None
@@ -110,7 +111,7 @@ class Loader:
             )  # fmt: skip
         elif getattr(sampler, "gives_batches", False) and batch_size is not None:
             raise ValueError(f"a {type(sampler).__name__} decides the batches: leave batch_size out")
-        self.sampler = _epoch_sampler(sampler, dataset, batch_size, shuffle=shuffle, seed=seed)
+        self.sampler = epoch_sampler(sampler, dataset, batch_size, shuffle=shuffle, seed=seed)
         self._gives_batches = batch_size is None or batch_frames is not None
         self._progress: tuple[Epoch, int] | None = None
         self._epoch_was_set = False
@@ -221,28 +222,3 @@ class _Lane:
 
     filling: Filling
     threads: CopyThreads
-
-
-def _epoch_sampler(sampler: Any, dataset: Any, batch_size: int | None, *, shuffle: bool, seed: int) -> EpochSource:
-    is_ours = isinstance(sampler, EpochSource)
-    if batch_size is None and (sampler is None or (is_ours and not getattr(sampler, "gives_batches", False))):
-        raise ValueError(
-            "batch_size must be an integer of at least 1, got batch_size=None without a sampler of batches"
-        )
-    if sampler is None:
-        return ShuffleSampler(dataset, shuffle=shuffle, seed=seed, rank=0, world_size=1)
-    if is_ours:
-        count = getattr(sampler, "count", len(dataset))
-        if count != len(dataset):
-            raise ValueError(f"the sampler is for {count} samples, the dataset has {len(dataset)}")
-        return sampler  # type: ignore[no-any-return]
-    if isinstance(sampler, Iterator):
-        raise TypeError("the sampler must be iterable once per epoch, got an iterator, which is empty after the first")
-    return IterableSampler(sampler, gives_batches=batch_size is None)
-
-
-def _checked_timeout(timeout: float | None) -> float | None:
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if timeout is not None and not (is_number and 0 < timeout < threading.TIMEOUT_MAX):
-        raise ValueError(f"timeout must be a number of seconds above 0, or None for ever, got timeout={timeout!r}")
-    return timeout

@@ -1,6 +1,6 @@
 """Train a linear model on a compiled dataset that is read from memory, one copy for all ranks of a host.
 
-    precompile demo                                             # leaves /tmp/precompile-demo/pictures.pc
+    precompile demo /tmp/precompile-demo                        # leaves /tmp/precompile-demo/pictures.pc
     python scripts/ram_disk/train.py /tmp/precompile-demo/pictures.pc
     torchrun --standalone --nproc-per-node 2 scripts/ram_disk/train.py /tmp/precompile-demo/pictures.pc
     precompile cache drop /tmp/precompile-demo/pictures.pc      # else it stays until the machine starts again
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import time
 
@@ -20,6 +19,9 @@ import torch
 from torch import distributed, nn
 
 from precompile import Cache, CompiledDataset, Loader, ShuffleSampler
+
+SIDE = 16
+"""Pixels that the model sees."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,12 +54,12 @@ def linear_model(dataset: CompiledDataset) -> nn.Module:
     if None in shape:
         raise SystemExit(f"images must all have the same size, got {shape}; build with --size and --crop")
     num_classes = len(dataset.classes or ()) or int(max(dataset.targets)) + 1
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), num_classes))
+    return nn.Sequential(nn.AdaptiveAvgPool2d(SIDE), nn.Flatten(), nn.Linear(shape[0] * SIDE**2, num_classes))
 
 
 def train(loader: Loader, model: nn.Module, *, epochs: int) -> tuple[float, int, float]:
     """The last loss, how many images this rank saw, and in how many seconds."""
-    optimiser = torch.optim.SGD(model.parameters(), 1e-3)
+    optimiser = torch.optim.SGD(model.parameters(), 0.003)
     count, loss, began = 0, torch.zeros(()), time.perf_counter()
     for epoch in range(epochs):
         loader.set_epoch(epoch)
@@ -87,7 +89,7 @@ def main() -> None:
     loss, count, seconds = train(loader, model, epochs=options.epochs)
     if rank == 0:
         print(f"read from {dataset.stored.root}")
-        print(f"{num_ranks} ranks: loss {loss:.2f}, {num_ranks * count / seconds:,.0f} images/s")
+        print(f"{num_ranks} rank{'s' * (num_ranks > 1)}: loss {loss:.2f}, {num_ranks * count / seconds:,.0f} images/s")
     if num_ranks > 1:
         distributed.destroy_process_group()
 

@@ -297,6 +297,8 @@ def test_a_state_of_another_run_is_refused(
     with pytest.raises(ValueError, match="run_bytes is 640 here, 1048576 in the state"):
         BlockShuffleSampler(mixed, run_bytes=640, rank=0, world_size=2).load_state_dict(state)
     write_dataset(tmp_path / "other.pc", TINY, 2000, generation=2)
+    with pytest.raises(ValueError, match="run_samples is 16384 here, 7 in the state"):
+        BlockShuffleSampler(mixed, rank=0, world_size=2).load_state_dict({**state, "run_samples": 7})
     with pytest.raises(ValueError, match=r"storage is \d+ here, \d+ in the state"):
         BlockShuffleSampler(CompiledDataset(tmp_path / "other.pc"), rank=0, world_size=2).load_state_dict(state)
     sampler = BlockShuffleSampler(mixed)

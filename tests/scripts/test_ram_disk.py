@@ -305,7 +305,7 @@ def test_one_process_stages_and_trains(train_here: Callable[..., str], tmp_path:
     read_from, result = train_here(out, "--cache", tmp_path / "cache").splitlines()
     (only,) = entries(tmp_path / "cache")
     assert read_from == f"read from {tmp_path / 'cache' / only}"
-    assert re.fullmatch(r"1 ranks: loss \d+\.\d\d, [\d,]+ images/s", result)
+    assert re.fullmatch(r"1 rank: loss \d+\.\d\d, [\d,]+ images/s", result)
 
 
 def test_ranks_share_one_copy(tmp_path: Path, out: Path) -> None:

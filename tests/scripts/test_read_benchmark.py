@@ -29,7 +29,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures with t
 
 ASKED = {
     "flat-224": "≥ 0.92", "flat-224-2-threads": "≥ 0.85", "lmdb-224": "≥ 0.9", "center-crop": "≥ 0.75",
-    "dataloader": "≥ 0.85", "busy-flat": "≤ 1.1", "busy-lmdb": "≤ 1.1", "shards": "",
+    "dataloader": "≥ 0.85", "workers-224": "≥ 0.9", "workers-32": "≥ 10", "watch": "≥ 0.99",
+    "busy-flat": "≤ 1.1", "busy-lmdb": "≤ 1.1", "shards": "",
     "shm-flat-224": "≥ 0.8", "shm-flat-224-2-threads": "≥ 0.8", "shm-lmdb-224": "≥ 0.8",
     "flat-32": "≥ 0.85", "lmdb-32": "≥ 0.8", "spectrograms": "≥ 0.7", "open-1e6": "≤ 50 ms", "open-1e8": "≤ 500 ms",
     "workers": "≤ 2 MB", "cold-shuffle": "≥ 0.75", "cold-block": "≥ 0.85",

@@ -14,6 +14,7 @@ import numpy as np
 from precompile import machine
 from precompile.errors import FormatError
 from precompile.format.files import cannot_be_read, open_regular
+from precompile.loading.caching.unshared import opened
 
 BLOCK_BYTES = 1 << 20
 """Read, hashed and written while it lies in a core's cache."""
@@ -91,15 +92,12 @@ def run(jobs: Sequence[Job], meter: Meter, watch: Callable[[Meter], None]) -> No
 
 def copy_file(source: Path, target: Path, num_bytes: int, checksum: str, meter: Meter) -> None:
     """Copy over the reserved file `target`. Raises FormatError when the source is not what its manifest says."""
-    writing = os.open(target, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with opened(target) as writing:
         at = 0
         for block in checked_blocks(source, num_bytes, checksum):
             write_at(writing, block, at)
             at += len(block)
             meter.add(len(block))
-    finally:
-        os.close(writing)
 
 
 def checked_blocks(path: Path, num_bytes: int, checksum: str) -> Iterator[memoryview]:
@@ -147,14 +145,11 @@ def read_at(descriptor: int, buffer: memoryview, start: int, path: Path) -> None
 
 def write_over(path: Path, *parts: bytes | memoryview) -> None:
     """Fill a reserved file. Never truncated first: its pages would be anybody's for a moment."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as descriptor:
         at = 0
         for part in parts:
             write_at(descriptor, memoryview(part), at)
             at += len(part)
-    finally:
-        os.close(descriptor)
 
 
 def write_at(descriptor: int, data: memoryview, start: int) -> None:

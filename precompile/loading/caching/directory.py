@@ -11,27 +11,29 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import logging
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+import uuid
 from pathlib import Path
 
 from precompile.errors import ForeignDirectoryError, StorageError
+from precompile.loading.caching.room import storage_error
 
 MARKER = ".precompile-cache"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}-[0-9a-f]{12}")
 _MAX_SLUG = 48
-_numbers = itertools.count()
+_log = logging.getLogger("precompile")
 
 
 class CacheDirectory:
     """A checked cache folder.
 
     Raises ForeignDirectoryError when it is a link, is another user's, may be written to by others, or holds
-    what precompile did not make; StorageError when it cannot be made, or where there are no locks.
+    what precompile did not make; NoRoomError when there is no room for it; StorageError when it cannot be made, or
+    where there are no locks.
     """
 
     def __init__(self, path: Path, *, make: bool = True) -> None:
@@ -42,17 +44,16 @@ class CacheDirectory:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError):
                     path.mkdir(mode=0o700)
-            self.exists = os.path.lexists(path)
-            if self.exists:
+            if os.path.lexists(path):
                 _check(path)
-                if make:
-                    os.close(os.open(path / MARKER, os.O_CREAT | os.O_WRONLY, 0o600))
+                if make and not os.path.lexists(path / MARKER):
+                    with contextlib.suppress(FileExistsError):
+                        os.close(os.open(path / MARKER, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
-            raise StorageError(
-                f"{path}: cannot be a cache: {error.strerror}; choose another directory with Cache(directory=…)"
-            ) from None
+            advice = "choose another directory with Cache(directory=…)"
+            raise storage_error(error, f"{path}: cannot be a cache: {error.strerror}; {advice}") from None
 
     @property
     def lock(self) -> Path:
@@ -76,25 +77,41 @@ class CacheDirectory:
         found = (name[1:-5] for name in self._folders() if name.startswith(".") and name.endswith(".half"))
         return sorted(name for name in found if is_name(name))
 
+    def locks(self) -> list[str]:
+        """Names of the entries that have a lock file."""
+        found = (name[:-5] for name in self._names() if name.endswith(".lock"))
+        return sorted(name for name in found if is_name(name))
+
     def gone(self) -> list[Path]:
         """What was dropped and is not deleted yet."""
         found = [(name, name[1:].rpartition("..")) for name in self._folders() if name.endswith(".gone")]
         return [self.path / name for name, (entry, dots, _) in found if dots and is_name(entry)]
 
-    def discard(self, folder: Path, name: str) -> None:
-        """Take a folder away at once, then delete it."""
-        gone = self.path / f".{name}..{os.getpid()}-{next(_numbers)}.gone"
+    def discard(self, folder: Path, name: str) -> bool:
+        """Take a folder away at once, then delete it; False when something is left, which a warning names.
+
+        Raises StorageError when it cannot be taken away.
+        """
+        gone = self.path / f".{name}..{uuid.uuid4().hex}.gone"
         try:
             folder.rename(gone)
         except FileNotFoundError:
-            return
-        remove_tree(gone)
+            return True
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be taken away: {error.strerror}; delete it by hand") from None
+        return remove_tree(gone)
 
-    def _folders(self) -> Iterator[str]:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as found:
-            for item in found:
-                if item.is_dir(follow_symlinks=False):
-                    yield item.name
+    def _folders(self) -> list[str]:
+        return self._names(folders=True)
+
+    def _names(self, *, folders: bool = False) -> list[str]:
+        try:
+            with os.scandir(self.path) as found:
+                return [item.name for item in found if not folders or item.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be listed: {error.strerror}") from None
 
 
 def is_name(name: str) -> bool:
@@ -107,13 +124,21 @@ def entry_name(dataset: str, digest: str) -> str:
     return f"{slug or 'dataset'}-{digest[:12]}"
 
 
-def remove_tree(folder: Path) -> None:
-    """Another process may be deleting the same one. Links are removed, never followed."""
+def remove_tree(folder: Path) -> bool:
+    """False when something is left, which a warning names: it is no reason to fail. Links are never followed."""
     for _ in range(3):
-        with contextlib.suppress(FileNotFoundError):
+        try:
             shutil.rmtree(folder)
-            return
-    shutil.rmtree(folder, ignore_errors=True)
+            return True
+        except FileNotFoundError:  # or another process is deleting the same one
+            if not os.path.lexists(folder):
+                return True
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if os.path.lexists(folder):
+                _log.warning("%s: cannot be deleted: %s; delete it by hand", folder, error.strerror)
+                return False
+    return not os.path.lexists(folder)
 
 
 def _check_platform() -> None:
@@ -129,7 +154,7 @@ def _check_platform() -> None:
 
 def _check(path: Path) -> None:
     found = path.lstat()
-    advice = "choose another directory for the cache, or remove it"
+    advice = "choose another, empty directory for the cache"
     if stat.S_ISLNK(found.st_mode):
         raise ForeignDirectoryError(f"{path}: expected a folder that precompile made, found a link; {advice}")
     if not stat.S_ISDIR(found.st_mode):

@@ -7,14 +7,15 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from precompile.errors import FormatError, PrecompileError
-from precompile.format.files import read_whole
-from precompile.format.generation import read_current
+from precompile.errors import DatasetNotFoundError, FormatError, PrecompileError, StorageError
+from precompile.format.files import UnreadableError, read_whole
+from precompile.format.generation import read_current, read_generation
 from precompile.format.lease import is_in_use
 from precompile.format.manifest import Manifest
 from precompile.format.schema import checked_text
@@ -23,6 +24,7 @@ from precompile.loading.caching.directory import CacheDirectory, entry_name
 FACTS_NAME = "entry.json"
 USED_NAME = "used"
 _MAX_BYTES = 1 << 20
+_CLOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Wanted:
 
     root: Path
     """As given, for messages."""
+    real_root: str
+    """Where that led when the manifest was read: what is a link may lead elsewhere a moment later."""
     manifest: Manifest
     fields: tuple[str, ...] | None
     """Array fields in the schema's order; None is all. Columns are always included."""
@@ -40,7 +44,10 @@ class Wanted:
     """SHA-256 of the manifest."""
 
     @classmethod
-    def of(cls, root: Path, manifest: Manifest, fields: str | Sequence[str] | None, split: str | None) -> Wanted:
+    def find(cls, root: Path, generation: int | None, fields: str | Sequence[str] | None, split: str | None) -> Wanted:
+        """Raises DatasetNotFoundError or FormatError, too."""
+        real_root = Path(os.path.realpath(root))
+        manifest = read_generation(real_root if os.path.exists(real_root) else root, generation)
         schema = manifest.schema
         if isinstance(fields, str):
             fields = (fields,)
@@ -54,7 +61,7 @@ class Wanted:
             fields = None
         if split is not None and manifest.split(split).count == manifest.count:
             split = None
-        return cls(root, manifest, None if fields is None else arrays, split, manifest_digest(manifest))
+        return cls(root, str(real_root), manifest, None if fields is None else arrays, split, manifest_digest(manifest))
 
     def __str__(self) -> str:
         parts = [f"{self.root}, generation {self.manifest.generation}"]
@@ -67,14 +74,24 @@ class Wanted:
         return self.fields is None and self.split is None
 
     @property
-    def real_root(self) -> str:
-        return os.path.realpath(self.root)
+    def real_path(self) -> Path:
+        return Path(self.real_root)
+
+    def is_replaced(self, generation: int | None) -> bool:
+        """Whether `find` would find something else now, or nothing."""
+        try:
+            found = Wanted.find(self.root, generation, self.fields, self.split)
+        except (DatasetNotFoundError, ValueError):
+            return True
+        except FormatError:
+            return False
+        return (found.real_root, found.digest) != (self.real_root, self.digest)
 
     @property
     def name(self) -> str:
         parts = (self.real_root, self.digest, json.dumps([self.fields, self.split]))
         digest = hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
-        return entry_name(Path(self.real_root).name, digest)
+        return entry_name(self.real_path.name, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +139,24 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A complete entry; `facts` is None when its entry.json is damaged."""
+    """A complete entry; `facts` is None when its entry.json is damaged, or cannot be read by this process."""
 
     name: str
     path: Path
     facts: Facts | None
+    unreadable: UnreadableError | None = None
 
     @property
     def generation_dir(self) -> Path:
-        """The folder whose manifest carries the lease; there is one, if the entry is whole."""
-        found = sorted((self.path / "generations").glob("[0-9]*"))
-        return found[0] if found else self.path / "generations" / "none"
+        """The folder whose manifest carries the lease; there is one, if the entry is whole. Raises StorageError."""
+        names: list[str] = []
+        try:
+            names = [name for name in os.listdir(self.path / "generations") if name[:1].isdecimal()]
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            pass  # damaged, or others take it away
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be listed: {error.strerror}") from None
+        return self.path / "generations" / min(names, default="none")
 
     @property
     def is_in_use(self) -> bool:
@@ -140,10 +164,11 @@ class Entry:
 
     @property
     def used_at(self) -> float:
-        """When it was opened last, in seconds since 1970."""
+        """When it was opened last, in seconds since 1970. A time in the future, of a wrong clock, is not believed."""
+        times = [self.facts.staged_at if self.facts else 0.0]
         with contextlib.suppress(OSError):
-            return (self.path / USED_NAME).stat().st_mtime
-        return self.facts.staged_at if self.facts else 0.0
+            times.insert(0, (self.path / USED_NAME).stat().st_mtime)
+        return next((seconds for seconds in times if seconds <= time.time() + _CLOCK_SECONDS), 0.0)
 
     def source_state(self) -> str:
         """`current`, `stale`, or `source gone`."""
@@ -172,17 +197,24 @@ def read_entry(directory: CacheDirectory, name: str) -> Entry:
     path = directory.entry(name)
     try:
         return Entry(name, path, _facts(json.loads(read_whole(path / FACTS_NAME, _MAX_BYTES))))
+    except UnreadableError as error:
+        return Entry(name, path, None, error)
     except (OSError, ValueError, TypeError, KeyError, RecursionError, FormatError):
         return Entry(name, path, None)
 
 
 def find_entry(directory: CacheDirectory, wanted: Wanted) -> Entry | None:
-    """A complete entry that has all that is wanted: the very one, else one that has more."""
+    """A complete entry that has all that is wanted: the very one, else one that has more.
+
+    Raises UnreadableError when this process may not read the very one, or cannot at the moment.
+    """
     exact = read_entry(directory, wanted.name)
-    for entry in (exact, *list_entries(directory)):
-        if entry.facts is not None and entry.facts.covers(wanted):
-            return entry
-    return None
+    if exact.unreadable is not None:
+        raise exact.unreadable
+    if exact.facts is not None and exact.facts.covers(wanted):
+        return exact
+    entries = (read_entry(directory, name) for name in directory.entries())
+    return next((entry for entry in entries if entry.facts is not None and entry.facts.covers(wanted)), None)
 
 
 def _facts(value: Any) -> Facts:

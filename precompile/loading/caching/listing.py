@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from precompile.loading.caching.directory import CacheDirectory
 from precompile.loading.caching.dropping import disk_bytes
 from precompile.loading.caching.entries import Entry, Facts, list_entries
 from precompile.loading.caching.locks import read_owner, try_lock
-from precompile.loading.caching.users import users_of
+from precompile.loading.caching.users import Users
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,9 @@ class Listed:
 
     name: str
     state: str
-    """`current`, `stale` (another generation is the current one now), `source gone`, `damaged`, `being staged`, or
-    `half-made` (whoever staged it died; the next one to stage anything sweeps it)."""
+    """`current`, `stale` (another generation is the current one now), `source gone`, `damaged`, `unreadable` (this
+    process may not read it), `being staged`, `half-made` (whoever staged it died; the next one to stage anything
+    sweeps it), or `dropped` (it is being deleted, or could not be)."""
     num_bytes: int
     """What it takes of the file system."""
     facts: Facts | None = None
@@ -33,22 +35,29 @@ class Listed:
 
 
 def survey(directory: CacheDirectory) -> list[Listed]:
-    """Complete entries first. Changes nothing."""
-    whole = [_whole(entry) for entry in list_entries(directory)]
-    return whole + [_half(directory, name) for name in directory.halves()]
+    """Complete entries first. Changes nothing. What others take away meanwhile is left out."""
+    entries, users = list_entries(directory), Users()
+    found = [(entry.path, _whole(entry, users)) for entry in entries]
+    found += [(directory.half(name), _half(directory, name)) for name in directory.halves()]
+    found += [(path, _dropped(path)) for path in directory.gone()]
+    return [listed for path, listed in found if path.is_dir()]
 
 
-def _whole(entry: Entry) -> Listed:
-    state = "damaged" if entry.facts is None else entry.source_state()
-    num_bytes, users = disk_bytes(entry.path), tuple(users_of(entry.generation_dir))
-    return Listed(entry.name, state, num_bytes, entry.facts, entry.used_at, users, entry.is_in_use)
+def _whole(entry: Entry, users: Users) -> Listed:
+    state = entry.source_state() if entry.facts else "damaged" if entry.unreadable is None else "unreadable"
+    num_bytes, pids = disk_bytes(entry.path), users.of(entry.generation_dir)
+    return Listed(entry.name, state, num_bytes, entry.facts, entry.used_at, pids, entry.is_in_use)
 
 
 def _half(directory: CacheDirectory, name: str) -> Listed:
-    num_bytes = disk_bytes(directory.half(name))
-    path = directory.entry_lock(name)
-    if path.exists() and (lock := try_lock(path)) is None:
-        return Listed(name, "being staged", num_bytes, progress=str(read_owner(path) or "another process"))
-    if path.exists() and lock is not None:
-        lock.release()
+    num_bytes, path = disk_bytes(directory.half(name)), directory.entry_lock(name)
+    if path.exists():
+        lock = try_lock(path)
+        if lock is None:
+            return Listed(name, "being staged", num_bytes, progress=str(read_owner(path) or "another process"))
+        lock.release(remove=not directory.half(name).exists() and not directory.entry(name).exists())
     return Listed(name, "half-made", num_bytes)
+
+
+def _dropped(path: Path) -> Listed:
+    return Listed(path.name, "dropped", disk_bytes(path))

@@ -13,20 +13,31 @@ _IF_FULL = ("error", "disk")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Where a dataset is staged, and what happens when it does not fit. Raises ValueError for a value out of range."""
+    """Where a dataset is staged, and what happens when it does not fit.
+
+    Args:
+        directory: a folder of precompile's own, usually on a RAM disk; None is /dev/shm/precompile-<uid>.
+        if_full: `error` raises NoRoomError, with need and have; `disk` logs a warning, and the dataset reads its own
+            files.
+        reserve_bytes: memory that stays free for training; None is an eighth of what the container has. Never less
+            than 64 MiB, which whoever stages needs.
+        stall_seconds: another process that stages the same dataset and makes no progress for so long is a BusyError
+            that names it.
+
+    Raises ValueError for a value out of range.
+    """
 
     directory: str | os.PathLike[str] | None = None
-    """A folder of precompile's own, usually on a RAM disk; None is /dev/shm/precompile-<uid>."""
     if_full: str = "error"
-    """`error`: NoRoomError, with need and have. `disk`: a warning is logged, and the dataset reads its own files."""
     reserve_bytes: int | None = None
-    """Memory that stays free for training; None is an eighth of what the container has."""
     stall_seconds: float = 300.0
-    """Another process that stages the same dataset and makes no progress for so long is an error that names it."""
 
     def __post_init__(self) -> None:
         if self.directory is not None:
-            object.__setattr__(self, "directory", Path(os.path.abspath(os.fsdecode(self.directory))))
+            given = os.fsdecode(self.directory)
+            if not given or "\0" in given:
+                raise ValueError(f"directory must be a path, got {given!r}")
+            object.__setattr__(self, "directory", Path(os.path.abspath(given)))
         if self.if_full not in _IF_FULL:
             raise ValueError(f"if_full must be one of {', '.join(_IF_FULL)}, got {self.if_full!r}")
         reserve = self.reserve_bytes

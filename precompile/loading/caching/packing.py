@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from precompile.errors import FormatError
-from precompile.format import bmp
-from precompile.format.schema import ALIGNMENT, ARRAY_DTYPES, FieldSpec, align
+from precompile.format.locate import fields_bytes
+from precompile.format.schema import ALIGNMENT, align
 from precompile.format.stored import Stored
 from precompile.loading.caching.copying import Meter, new_checksum, open_sized, read_at, write_at
+from precompile.loading.caching.unshared import opened
 
 SHARD_BYTES = 4 << 30
 MIN_SHARD_BYTES = 32 << 20
@@ -70,7 +71,7 @@ def plan_packing(source: Stored, rows: slice, names: set[str] | None) -> Packing
         end = lengths
     for name, located in source.fields(numbers).items() if names is not None and len(numbers) else ():
         if name in names:  # type: ignore[operator]
-            start, sizes = -(-end // ALIGNMENT) * ALIGNMENT, _field_bytes(source.schema[name], located.shapes)
+            start, sizes = -(-end // ALIGNMENT) * ALIGNMENT, fields_bytes(source.schema[name], located.shapes)
             pieces.append(np.stack([located.places - places, start, sizes], axis=1))
             end = start + sizes
     steps = -(-end // ALIGNMENT) * ALIGNMENT
@@ -108,8 +109,7 @@ class ShardPacker:
         pitch = int(self._steps[0]) if (self._steps == self._steps[0]).all() else 0
         header = struct.pack("<8sIIQQ", b"PCFLAT\r\n", 1, ALIGNMENT, self.num_records, pitch).ljust(ALIGNMENT, b"\0")
         digest = new_checksum()
-        writing = os.open(folder / self.file, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with opened(folder / self.file) as writing:
             digest.update(header)
             write_at(writing, memoryview(header), 0)
             meter.add(at := len(header))
@@ -119,8 +119,6 @@ class ShardPacker:
                 write_at(writing, data, at)
                 at += len(data)
                 meter.add(len(data))
-        finally:
-            os.close(writing)
         self.checksum = digest.hexdigest()
         self._buffers.clear()
 
@@ -188,13 +186,3 @@ class ShardPacker:
             f"{path}: the record at {self._packing.offset[row]} (sample {number}, {self._source.index.keys[number]}) "
             f"does not have its checksum; run `precompile verify {self._source.root} --full`"
         )
-
-
-def _field_bytes(spec: FieldSpec, shapes: np.ndarray) -> np.ndarray:
-    """Stored bytes of a field, int64 (n,), from its shapes, int64 (n, axes)."""
-    if spec.encoding == "bmp":
-        top, step = bmp.place_rows(shapes)
-        ends: np.ndarray = top - step
-        return ends
-    num_bytes: np.ndarray = ARRAY_DTYPES[spec.dtype] * np.prod(shapes, axis=1, dtype=np.int64)
-    return num_bytes

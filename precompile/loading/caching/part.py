@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from precompile.loading.caching.entries import Wanted
 from precompile.loading.caching.packing import Packing, ShardPacker, plan_packing
 from precompile.loading.caching.whole import manifest_sizes
 
+SOURCE_LENGTHS = "source_lengths.npy"
+"""int64 (n,): bytes of the records in the source. An order that depends on them is the one without a cache."""
 _PENDING = "0" * 32
 """Stands for a checksum that is not known yet."""
 
@@ -31,20 +34,18 @@ _PENDING = "0" * 32
 class PartCopy:
     """What is copied to stage the wanted part. As WholeCopy.
 
+    note: called with the bytes of the index that are checked, and with all that will be.
     Raises FormatError when the index is not what its manifest says.
     """
 
-    def __init__(self, source: Stored, wanted: Wanted) -> None:
+    def __init__(
+        self, source: Stored, wanted: Wanted, note: Callable[[int, int], None] = lambda done, total: None
+    ) -> None:
         manifest = source.manifest
         self._source, self._directory = source, generation_dir(source.root, manifest.generation)
         names = set(wanted.fields or (spec.name for spec in source.schema.arrays))
         specs = tuple(spec for spec in source.schema if spec.is_column or spec.name in names)
-        places = ["record.npy", "crc32.npy", *_shape_files(source.schema)]
-        for name in places:  # the plan is made from them
-            if name not in manifest.index:
-                raise FormatError(f"{self._directory / MANIFEST_NAME}: does not list {name}; build again")
-            for _ in checked_blocks(self._directory / name, manifest.index[name].bytes, manifest.index[name].xxh3):
-                pass
+        self._check_index(["record.npy", "crc32.npy", *_shape_files(source.schema)], note)
         rows = slice(0, manifest.count)
         if wanted.split is not None:
             split = manifest.split(wanted.split)
@@ -61,6 +62,9 @@ class PartCopy:
         ]
         index = {**self._kept, "record.npy": _sized(np.int64, (manifest.count, 3)),
                  "crc32.npy": _sized(np.uint32, (manifest.count,))}  # fmt: skip
+        self._source_lengths = wanted.fields is not None
+        if self._source_lengths:
+            index[SOURCE_LENGTHS] = _sized(np.int64, (manifest.count,))
         self._manifest = replace(
             manifest, schema=Schema(specs), shards=tuple(self._shard(packer) for packer in self._packers),
             store="flat", index=index,
@@ -68,6 +72,17 @@ class PartCopy:
         self.sizes = {f"shards/{packer.file}": packer.num_bytes for packer in self._packers}
         self.sizes.update({self._inside(name): item.bytes for name, item in index.items()})
         self.sizes.update(manifest_sizes(self._manifest))
+
+    def _check_index(self, names: list[str], note: Callable[[int, int], None]) -> None:
+        """The plan is made from these files."""
+        listed, done = self._source.manifest.index, 0
+        for name in names:
+            if name not in listed:
+                raise FormatError(f"{self._directory / MANIFEST_NAME}: does not list {name}; build again")
+        total = sum(listed[name].bytes for name in names)
+        for name in names:
+            for block in checked_blocks(self._directory / name, listed[name].bytes, listed[name].xxh3):
+                note(done := done + len(block), total)
 
     @property
     def copied_bytes(self) -> int:
@@ -90,7 +105,10 @@ class PartCopy:
         record[self._rows] = packing.record[packing.sample]
         crc32[self._rows] = packing.new_crc32[packing.sample]
         index = dict(self._manifest.index)
-        for name, array in (("record.npy", record), ("crc32.npy", crc32)):
+        arrays: dict[str, np.ndarray] = {"record.npy": record, "crc32.npy": crc32}
+        if self._source_lengths:
+            arrays[SOURCE_LENGTHS] = np.ascontiguousarray(self._source.index.record[:, 2])
+        for name, array in arrays.items():
             index[name] = _save(folder / self._inside(name), array)
         return replace(self._manifest, shards=tuple(self._shard(packer) for packer in self._packers), index=index)
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from precompile import machine
 from precompile.errors import NoRoomError, PrecompileError, StorageError
+from precompile.loading.caching import unshared
 
 STEP_BYTES = 256 << 20
 """Reserved by one call: between two of them an interrupt is heard, and memory that others took is seen."""
+MIN_RESERVE_BYTES = 64 << 20
+"""Memory that stays free whatever the user says: whoever stages needs some, too."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}
 _DEFAULT_SHARE = 8
 
@@ -42,10 +45,14 @@ class Room:
 
 
 def room(path: Path, reserve_bytes: int | None = None) -> Room:
-    """Of the file system of `path`; where that is a RAM disk, memory counts too."""
+    """Of the file system of `path`; where that is a RAM disk, memory counts too.
+
+    reserve_bytes: None is an eighth of the container's. It is never less than MIN_RESERVE_BYTES.
+    """
     memory = machine.memory()
     if reserve_bytes is None:
         reserve_bytes = min(memory.total_bytes, memory.cgroup_limit_bytes or memory.total_bytes) // _DEFAULT_SHARE
+    reserve_bytes = max(reserve_bytes, MIN_RESERVE_BYTES)
     available = memory.available_bytes if machine.is_tmpfs(path) else None
     return Room(machine.free_bytes(path), available, reserve_bytes)
 
@@ -78,6 +85,11 @@ def failed_on_the_way(error: OSError, path: Path, need: int, reserve_bytes: int 
     return StorageError(f"cannot write {what} to {path}: {reason}")
 
 
+def storage_error(error: OSError, message: str) -> PrecompileError:
+    """NoRoomError when a disk is full, also of inodes; else StorageError."""
+    return NoRoomError(message) if error.errno in _FULL else StorageError(message)
+
+
 def reserve(
     folder: Path, sizes: Mapping[str, int], check: Callable[[int], None], on_step: Callable[[int], None]
 ) -> None:
@@ -89,8 +101,7 @@ def reserve(
     for name, size in sizes.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
+        with unshared.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             for start in range(0, size, STEP_BYTES):
                 if done - checked >= STEP_BYTES:
                     check(left)
@@ -99,8 +110,6 @@ def reserve(
                 os.posix_fallocate(descriptor, start, step)
                 left, done = left - step, done + step
                 on_step(done)
-        finally:
-            os.close(descriptor)
 
 
 def size_text(num_bytes: int) -> str:

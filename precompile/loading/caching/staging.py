@@ -8,10 +8,11 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from precompile.errors import DatasetNotFoundError, ForeignDirectoryError, PrecompileError
-from precompile.format.generation import read_current, read_generation
+from precompile import machine
+from precompile.errors import DatasetNotFoundError, ForeignDirectoryError, FormatError, PrecompileError
+from precompile.format.generation import read_current
 from precompile.format.manifest import Manifest
 from precompile.format.stored import Stored
 from precompile.loading.caching import room
@@ -28,13 +29,16 @@ from precompile.loading.caching.entries import (
     manifest_digest,
     read_entry,
 )
-from precompile.loading.caching.locks import HeldLock, locked
+from precompile.loading.caching.locks import HeldLock, Owner, locked
 from precompile.loading.caching.options import Cache
 from precompile.loading.caching.part import PartCopy
+from precompile.loading.caching.unshared import in_no_child
 from precompile.loading.caching.whole import WholeCopy, manifest_paths
 
 _log = logging.getLogger("precompile")
 _NOTE_SECONDS = 1.0
+ATTEMPTS = 5
+Done = TypeVar("Done")
 
 OnProgress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all, in the thread that asked."""
@@ -60,11 +64,29 @@ def add(
     Raises NoRoomError, ForeignDirectoryError, BusyError (another process that stages is stuck), FormatError (the
     dataset is damaged), DatasetNotFoundError, StorageError, or ValueError (no such field or split).
     """
-    wanted = Wanted.of(root, read_generation(root, generation), fields, split)
-    if wanted.fields == ():
-        arrays = ", ".join(spec.name for spec in wanted.manifest.schema.arrays)
-        raise ValueError(f"{root}: columns alone need no cache, got fields={fields!r}; choose from {arrays}")
-    return stage(CacheDirectory(cache.path), wanted, cache, on_progress)
+
+    def stage_it(wanted: Wanted) -> tuple[Entry, bool]:
+        if wanted.fields == ():
+            arrays = ", ".join(spec.name for spec in wanted.manifest.schema.arrays)
+            raise ValueError(f"{root}: columns alone need no cache, got fields={fields!r}; choose from {arrays}")
+        return stage(CacheDirectory(cache.path), wanted, cache, on_progress)
+
+    return with_wanted(root, generation, fields, split, stage_it)
+
+
+def with_wanted(
+    root: Path, generation: int | None, fields: str | Sequence[str] | None, split: str | None,
+    do: Callable[[Wanted], Done],
+) -> Done:  # fmt: skip
+    """What `do` returns; it is called again when the dataset was replaced under its hands. Raises what it raises."""
+    for attempts_left in reversed(range(ATTEMPTS)):
+        wanted = Wanted.find(root, generation, fields, split)
+        try:
+            return do(wanted)
+        except (FormatError, DatasetNotFoundError):
+            if not attempts_left or not wanted.is_replaced(generation):
+                raise
+    raise AssertionError
 
 
 def stage(
@@ -77,12 +99,22 @@ def stage(
     with locked(path, what=what, stall_seconds=cache.stall_seconds, guards=guards) as lock:
         if (found := find_entry(directory, wanted)) is not None:
             return found, False
+        if (warning := no_ram_disk(directory.path)) is not None:
+            _log.warning("%s", warning)
         began = time.monotonic()
         entry = _Staging(directory, wanted, cache, lock, on_progress).run()
         assert entry.facts is not None
         seconds, size = time.monotonic() - began, room.size_text(entry.facts.num_bytes)
         _log.info("%s: staged %s in %s in %.1f s", wanted, size, entry.path, seconds)
     return entry, True
+
+
+def no_ram_disk(path: Path) -> str | None:
+    """A warning, where `path` is not in memory."""
+    kind = machine.filesystem(path)
+    if kind in ("tmpfs", "ramfs", "unknown"):
+        return None
+    return f"{path}: is on {kind}, not on a RAM disk: copies there are in memory as far as the page cache keeps them"
 
 
 class _Staging:
@@ -97,11 +129,19 @@ class _Staging:
         self._noted_at = 0.0
 
     def run(self) -> Entry:
-        name, folder = self._wanted.name, self._directory.half(self._wanted.name)
         source = self._open_source()
+        with in_no_child(source.lease.file if source.lease else None):
+            return self._stage(source)
+
+    def _stage(self, source: Stored) -> Entry:
+        name, folder = self._wanted.name, self._directory.half(self._wanted.name)
         self._make_place(name)
         self._lock.note("checks the index")
-        copy: Copy = WholeCopy(source) if self._wanted.is_everything else PartCopy(source, self._wanted)
+
+        def note(done_bytes: int, total_bytes: int) -> None:
+            self._note("checks the index", done_bytes, total_bytes)
+
+        copy: Copy = WholeCopy(source) if self._wanted.is_everything else PartCopy(source, self._wanted, note)
         need = room.need_bytes({**copy.sizes, FACTS_NAME: 1})
         facts = self._facts(need).to_json()
         try:
@@ -121,7 +161,7 @@ class _Staging:
 
     def _open_source(self) -> Stored:
         """Its lease keeps the generation from being removed while it is copied."""
-        source = Stored(self._wanted.root, self._wanted.manifest.generation)
+        source = Stored(self._wanted.real_path, self._wanted.manifest.generation)
         if manifest_digest(source.manifest) != self._wanted.digest:
             raise DatasetNotFoundError(f"{self._wanted.root}: was replaced by another dataset meanwhile; try again")
         return source
@@ -131,6 +171,9 @@ class _Staging:
         path = self._directory.entry(name)
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise ForeignDirectoryError(f"{path}: expected an entry of the cache, found something else; remove it")
+        half = self._directory.half(name)
+        if half.is_symlink() or (half.exists() and not half.is_dir()):
+            raise ForeignDirectoryError(f"{half}: expected a half-made entry, found something else; remove it")
         if path.exists():
             _log.warning("%s: is damaged; it is staged again", path)
             self._directory.discard(path, name)
@@ -140,9 +183,17 @@ class _Staging:
         path, reserve_bytes = self._directory.path, self._cache.reserve_bytes
         self._lock.note("waits to reserve room")
         stall_seconds = self._cache.stall_seconds
-        with locked(self._directory.lock, what=f"reserving room in {path}", stall_seconds=stall_seconds) as alone:
+        what = f"reserving room in {path}"
+
+        def waits(owner: Owner) -> None:  # who waits for this process waits for that one
+            stage = f"waits to reserve room: pid {owner.pid} {owner.stage}"
+            self._lock.note(stage, owner.done_bytes, owner.total_bytes)
+
+        with locked(self._directory.lock, what=what, stall_seconds=stall_seconds, on_wait=waits) as alone:
+            for lock in (alone, self._lock):
+                lock.note("deletes what was left or is stale")
             sweep(self._directory, self._lock)
-            drop_stale(self._directory, self._wanted, read_current(self._wanted.root))
+            drop_stale(self._directory, self._wanted, read_current(self._wanted.real_path))
             room.check_room(path, need, reserve_bytes, self._what)
 
             def check(left_bytes: int) -> None:
@@ -160,15 +211,19 @@ class _Staging:
     def _copy(self, folder: Path, copy: Copy) -> Manifest:
         def watch(meter: Meter) -> None:
             self._on_progress(meter.done_bytes, meter.total_bytes)
-            if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
-                self._noted_at = time.monotonic()
-                self._lock.note("copies", meter.done_bytes, meter.total_bytes)
+            self._note("copies", meter.done_bytes, meter.total_bytes)
 
         meter = Meter(copy.copied_bytes)
         self._lock.note("copies", 0, meter.total_bytes)
         run(copy.jobs(folder), meter, watch)
         watch(meter)
         return copy.finish(folder)
+
+    def _note(self, stage: str, done_bytes: int, total_bytes: int) -> None:
+        """Now and then."""
+        if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
+            self._noted_at = time.monotonic()
+            self._lock.note(stage, done_bytes, total_bytes)
 
     def _facts(self, num_bytes: int) -> Facts:
         wanted = self._wanted

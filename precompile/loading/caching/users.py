@@ -9,24 +9,43 @@ from pathlib import Path
 from precompile.format.manifest import MANIFEST_NAME
 
 
-def users_of(generation_dir: Path) -> list[int]:
-    """Process ids that have the generation's manifest open, ascending; those of other users cannot be seen.
+class Users:
+    """One look at all processes; those of other users cannot be seen.
 
-    The lease is an open file, so its descriptors in /proc name every holder; /proc/locks names only the one that took
+    A lease is an open file, so its descriptors in /proc name every holder; /proc/locks names only the one that took
     it first, and nothing at all inside many containers.
     """
-    try:
-        wanted = os.stat(generation_dir / MANIFEST_NAME)
-        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return []
-    return sorted(pid for pid in pids if _has_open(pid, wanted))
+
+    def __init__(self) -> None:
+        self._pids: dict[tuple[int, int], set[int]] = {}
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir("/proc")
+        for pid in (int(name) for name in names if name.isdecimal()):
+            for key in _open_manifests(pid):
+                self._pids.setdefault(key, set()).add(pid)
+
+    def of(self, generation_dir: Path) -> tuple[int, ...]:
+        """Process ids that have the generation's manifest open, ascending."""
+        try:
+            found = os.stat(generation_dir / MANIFEST_NAME)
+        except OSError:
+            return ()
+        return tuple(sorted(self._pids.get((found.st_dev, found.st_ino), ())))
 
 
-def _has_open(pid: int, wanted: os.stat_result) -> bool:
+def users_of(generation_dir: Path) -> list[int]:
+    """Of one generation, now."""
+    return list(Users().of(generation_dir))
+
+
+def _open_manifests(pid: int) -> list[tuple[int, int]]:
+    """Device and inode of each."""
+    keys = []
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
         for item in descriptors:
             with contextlib.suppress(OSError):
-                if os.readlink(item.path).endswith(MANIFEST_NAME) and os.path.samestat(os.stat(item.path), wanted):
-                    return True
-    return False
+                if os.readlink(item.path).endswith(MANIFEST_NAME):
+                    found = os.stat(item.path)
+                    keys.append((found.st_dev, found.st_ino))
+    return keys

@@ -15,6 +15,7 @@ from precompile.loading.fillings.filling import FilledBy, Positions
 from precompile.loading.processes import activity
 from precompile.loading.reading.batch_reader import BatchReader, Job
 from precompile.loading.reading.buffers import BufferPool, Memory
+from precompile.loading.reading.gathered import are_rows
 from precompile.loading.reading.readahead import ReadAhead
 
 _CALL_SECONDS = 0.004
@@ -135,12 +136,23 @@ class TransformFilling:
         for name, transform in dataset.transforms.items():
             rows = _rows(batch[name])
             results = self._apply(transform, numbers, rows)
-            if isinstance(batch[name], torch.Tensor) and all(map(operator.is_, results, rows)):
-                continue
             if not dataset.schema[name].is_column:
+                if all(map(operator.is_, results, rows)) and are_rows(results, batch[name]):
+                    continue
                 self._is_in_place = False
-            batch[name] = dataset.collate_field(name, results, self._memory.array)
+            batch[name] = self._collated(name, numbers, results)
         return dataset.arrange(batch)
+
+    def _collated(self, name: str, numbers: list[int], results: list[Any]) -> Any:
+        for number, result in zip(numbers, results):
+            if result is None:
+                raise TypeError(f"the transform of field {name} returned None; does it lack a `return`? "
+                                f"{self._dataset.describe(number)}")  # fmt: skip
+        try:
+            return self._dataset.collate_field(name, results, self._memory.array)
+        except Exception as error:
+            error.add_note(f"These samples came from the transform of field {name} of {self._dataset.root}")
+            raise
 
     def _apply(self, transform: Callable[[Any], Any], numbers: list[int], rows: Iterable[Any]) -> list[Any]:
         page = activity.page
@@ -150,6 +162,8 @@ class TransformFilling:
                 page.dataset(str(self._dataset.root), self._dataset.manifest.generation)
                 rows = page.each(numbers, rows)
             results.extend(map(transform, rows))
+            if len(results) < len(numbers):  # `extend` takes a StopIteration for the end
+                raise RuntimeError("the transform raised StopIteration")
         except Exception as error:
             error.add_note(self._dataset.describe(numbers[len(results)]))
             raise

@@ -35,6 +35,8 @@ def begin() -> None:
     """
     if _FILE["owner"] == os.getpid() or not hasattr(faulthandler, "register"):
         return
+    if callable(signal.getsignal(SIGNAL)):
+        return  # it is the user's
     fd = memfd.create(NAME)
     if fd is None:
         return

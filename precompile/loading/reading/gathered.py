@@ -42,7 +42,7 @@ class GatheredSamples(list[Any]):
         parts = self._parts()
         if len(parts) != len(self._seen) or not all(map(operator.is_, parts, self._seen)):
             return None
-        return self._batch if all(_are_rows(*pair) for pair in self._rows) else None
+        return self._batch if all(are_rows(*pair) for pair in self._rows) else None
 
     def _parts(self) -> list[Any]:
         if self and isinstance(self[0], dict):
@@ -50,13 +50,14 @@ class GatheredSamples(list[Any]):
         return list(self)
 
 
-def _are_rows(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> bool:
-    """Whether the tensors still look at the rows of the whole, in its form."""
+def are_rows(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> bool:
+    """Whether the tensors still look at the rows of the whole, in its form: some methods change a tensor's own."""
     start, step = whole.data_ptr(), whole.stride(0) * whole.element_size()
     return (
         [tensor.data_ptr() for tensor in tensors] == [start + number * step for number in range(len(tensors))]
         and {tensor.stride() for tensor in tensors} == {whole.stride()[1:]}
         and {tensor.numel() for tensor in tensors} == {whole[0].numel()}
+        and {tensor.dtype for tensor in tensors} == {whole.dtype}
     )
 
 

@@ -56,6 +56,10 @@ class BlockShuffleSampler(PositionSampler):
     def _checksum(self) -> int:
         return self._storage.checksum()
 
+    @property
+    def _run_samples(self) -> int:
+        return max(1, int(self.run_bytes / max(1.0, self._storage.mean_record_bytes)))
+
     def _identity(self, rank: Rank) -> dict[str, Any]:
         return {
             "run_bytes": self.run_bytes,
@@ -63,12 +67,12 @@ class BlockShuffleSampler(PositionSampler):
             "world_size": rank.world_size,
             "remainder": rank.remainder,
             "storage": self._checksum,
+            "run_samples": self._run_samples,
         }
 
     def _length(self, epoch: int, start: int, rank: Rank) -> int:
         return max(0, rank.share(self.count) - start)
 
     def _order(self, epoch: int, start: int, rank: Rank) -> Order:
-        run_samples = max(1, int(self.run_bytes / max(1.0, self._storage.mean_record_bytes)))
-        runs = ShuffledRuns(self._storage, run_samples, (self.seed, epoch))
+        runs = ShuffledRuns(self._storage, self._run_samples, (self.seed, epoch))
         return BlockOrder(runs, self.window_runs, (self.seed, epoch), rank, start)

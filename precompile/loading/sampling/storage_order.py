@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from precompile.format.index import open_array
 from precompile.format.schema import ALIGNMENT
+from precompile.format.stored import Stored
+from precompile.loading.caching.part import SOURCE_LENGTHS
 from precompile.loading.dataset import CompiledDataset
 from precompile.loading.sampling.sorting import stable_argsort
 from precompile.loading.sampling.subset import index_rows, unwrap
@@ -26,7 +29,7 @@ class StorageOrder:
     positions: np.ndarray | None
     """int32 (int64 from 2^31 samples on) (count,): positions in the dataset; None when 0 … count - 1 is the order."""
     mean_record_bytes: float
-    """With the padding behind each; 0.0 when there are no samples."""
+    """With the padding behind each; 0.0 when there are no samples. In the source, also where a cache has less."""
 
     def checksum(self) -> int:
         """Differs when the order does."""
@@ -47,9 +50,9 @@ def storage_order(dataset: Any) -> StorageOrder:
     num_bytes, last, is_sorted = 0, -1, True
     for positions in rows.chunks():
         chunk = rows.at(positions)
-        places, lengths = rows.dataset.stored.extents(chunk)
+        places, _ = rows.dataset.stored.extents(chunk)
         is_sorted = is_sorted and last <= int(places[0]) and bool((places[1:] >= places[:-1]).all())
-        last, num_bytes = int(places[-1]), num_bytes + int((-(-lengths // ALIGNMENT)).sum()) * ALIGNMENT
+        last, num_bytes = int(places[-1]), num_bytes + int((-(-rows.lengths[chunk] // ALIGNMENT)).sum()) * ALIGNMENT
         per_shard += np.bincount(rows.record[chunk, 0], minlength=len(per_shard))
     mean = num_bytes / max(1, rows.count)
     return StorageOrder(rows.count, None if is_sorted else _sorted(rows, per_shard), mean)
@@ -63,6 +66,7 @@ class _Rows:
         self.count = len(dataset) if positions is None else len(positions)
         self._rows = index_rows(dataset, positions)
         self.record = dataset.stored.index.record
+        self.lengths = _source_lengths(dataset.stored)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         rows: np.ndarray = positions + self._rows.start if isinstance(self._rows, slice) else self._rows[positions]
@@ -72,6 +76,13 @@ class _Rows:
         """int64 (n,): positions that follow each other, up to _CHUNK at a time."""
         for start in range(0, self.count, _CHUNK):
             yield np.arange(start, min(start + _CHUNK, self.count))
+
+
+def _source_lengths(stored: Stored) -> np.ndarray:
+    """int64 (rows of the index,): bytes of each record where the dataset was built."""
+    if SOURCE_LENGTHS not in stored.manifest.index:
+        return stored.index.record[:, 2]
+    return open_array(stored.index.directory / SOURCE_LENGTHS, "int64", (stored.manifest.count,))
 
 
 def _sorted(rows: _Rows, per_shard: np.ndarray) -> np.ndarray:

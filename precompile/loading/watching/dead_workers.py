@@ -75,7 +75,7 @@ def why(code: int, evidence: Evidence) -> str:
         return f"A file that it had mapped was truncated, or a RAM disk or shared memory is full: {shared}."
     if name in ("SIGSEGV", "SIGILL", "SIGFPE", "SIGABRT"):
         return ("The code of a library did that. `python -X faulthandler` shows where, in the output of the worker; "
-                "num_workers=0 makes it happen in this process.")  # fmt: skip
+                "without workers it happens in this process.")  # fmt: skip
     if name in ("SIGTERM", "SIGINT", "SIGHUP"):
         return "Somebody asked it to end: a scheduler, a parent, or a person."
     return "Somebody sent it that signal."
@@ -96,7 +96,7 @@ def _why_killed(evidence: Evidence) -> str:
         used = _gib(memory.cgroup_used_bytes or 0)
         limit = f"{used} of the container's limit of {_gib(memory.cgroup_limit_bytes)} in use"
     room = f"{limit}, {_gib(memory.available_bytes)} of {_gib(memory.total_bytes)} available"
-    end = f"Memory now: {room}. To need less: fewer workers, a smaller prefetch_factor, smaller batches, or precompile."
+    end = f"Memory now: {room}. To need less: fewer workers, fewer batches ahead, smaller batches, or precompile."
     since = "since the iteration began"
     here = _more(evidence.before.container, evidence.now.container)
     if here:

@@ -41,6 +41,10 @@ class Facts:
     """The innermost first."""
     source: str = ""
     """The line of the innermost frame."""
+    own: Frame | None = None
+    """The innermost frame of the user's own code."""
+    own_source: str = ""
+    """Its line."""
     has_stacks: bool = True
     is_consumer: bool = False
     """Whether it is this process, whose thread asks for batches."""
@@ -65,7 +69,8 @@ def hints(facts: Facts) -> list[str]:
     is_alone = facts.is_consumer and found is not None
     text = [] if found is None else [f"{'this process itself is what is blocked: ' if is_alone else ''}{found}"]
     if not facts.has_stacks and not facts.is_consumer:
-        text.append(f"its stacks cannot be had: it has no handler, or cannot run it; give DataLoader {_INIT_WORKER}")
+        text.append("its stacks cannot be had: it is still starting, cannot answer, or has no handler; a DataLoader's "
+                    f"worker gets one by {_INIT_WORKER}")  # fmt: skip
     return text
 
 
@@ -115,9 +120,9 @@ def _openmp(facts: Facts) -> str | None:
     if not facts.was_forked:
         return f"it waits{where} for an OpenMP team that never comes together"
     return (
-        f"it waits{where} for the threads of an OpenMP team that fork did not bring along: give DataLoader "
-        f"{_INIT_WORKER} (torch.set_num_threads(1) first of all), "
-        "or start method spawn, or use precompile.Loader"
+        f"it waits{where} for the threads of an OpenMP team that fork did not bring along ({_at(facts)}): let a "
+        f"forked worker have one torch thread from its start ({_INIT_WORKER} for a DataLoader; a Loader's workers do "
+        "that), with no torch.set_num_threads in the dataset, or use start method spawn"
     )
 
 
@@ -128,11 +133,11 @@ def _lock(facts: Facts) -> str | None:
     if not _LOCKS.search(facts.source) and not inner.file.endswith(_LOCKING_MODULES):
         return None
     if facts.is_consumer or not facts.was_forked:
-        return f"it waits for a lock or a queue that somebody else holds ({_at(inner, facts.source)}): see the stacks"
+        return f"it waits for a lock or a queue that somebody else holds ({_at(facts)}): see the stacks"
     return (
-        f"it waits for a lock that was held when it was forked, and whose holder stayed in the parent "
-        f"({_at(inner, facts.source)}): use multiprocessing_context='spawn' "
-        "or 'forkserver', and no locks in datasets"
+        f"it waits for a lock or a queue ({_at(facts)}), most likely a lock that was held when it was forked, and "
+        "whose holder stayed in the parent: use start method spawn or forkserver, and no locks in datasets; else "
+        "one that it holds itself"
     )
 
 
@@ -140,17 +145,24 @@ def _running(facts: Facts) -> str | None:
     if not facts.is_busy:
         return None
     return (
-        f"it is not stuck but slow, at {facts.cpu_share:.0%} of a CPU: raise timeout_seconds, use more workers, or "
-        "precompile what it does to each sample"
+        f"it runs, at {facts.cpu_share:.0%} of a CPU, in {_at(facts)}: if that goes round for ever, mend it; if it is "
+        "merely slow, raise the timeout, use more workers, or precompile what it does to each sample"
     )
 
 
 def _sleeping(facts: Facts) -> str | None:
     if not facts.frames:
         return None
-    return f"it sleeps in {_at(facts.frames[0], facts.source)}"
+    return f"it sleeps in {_at(facts)}"
 
 
-def _at(frame: Frame, source: str) -> str:
+def _at(facts: Facts) -> str:
+    """The line of the user's own that is at work; where there is none, the innermost."""
+    if facts.own is not None:
+        return _place(facts.own, facts.own_source)
+    return _place(facts.frames[0], facts.source) if facts.frames else "a place that is not known"
+
+
+def _place(frame: Frame, source: str) -> str:
     line = f": {source}" if source else ""
     return f"{frame.function}, {os.path.basename(frame.file)} line {frame.line}{line}"

@@ -61,6 +61,8 @@ class _Handler:
             if waiting.is_interrupted and waiting.since is not None:
                 waiting.was_raised = True
                 raise waiting.interrupted
+        if callable(self.previous):
+            self.previous(number, frame)
 
 
 _handler = _Handler()

@@ -7,6 +7,7 @@ import re
 from precompile.loading.watching.dead_workers import OomKills, gather, how_it_ended, why
 from precompile.loading.watching.hints import Facts, hints, waits_for_work
 from precompile.loading.watching.observation import Observation, Seen, source_of
+from precompile.loading.watching.python_stack import own_frame
 
 _STATES = {
     "R": "running", "S": "sleeping", "D": "waiting for a disk (D)", "T": "stopped (T)",
@@ -24,18 +25,17 @@ def short(seen: Observation, seconds: float) -> str:
 
 
 def whole(seen: Observation, seconds: float, moved_after: float, timeout_seconds: float) -> str:
-    """All of it: processes, what to do, stacks."""
+    """All of it: processes, stacks, what to do."""
     moved = f"; the last movement was after {moved_after:.1f} s" if moved_after >= 0.1 else ""
-    lines = [f"{seen.what}: nothing came, after {seconds:.1f} s (timeout_seconds={timeout_seconds:g}{moved})"]
+    lines = [f"{seen.what}: nothing came, after {seconds:.1f} s (timeout={timeout_seconds:g}{moved})"]
     lines += [f"  {_summary(one, seen.at)}" for one in (seen.consumer, *seen.workers)]
     lines += _others(seen)
-    advice = _advice(seen)
-    if advice:
-        lines += ["What to do:", *(f"  - {line}" for line in advice)]
     for one in (seen.consumer, *seen.workers):
         if one.stacks:
             lines.append(f"Stacks of {_name(one)}:")
             lines += [f"{_STACK_INDENT}{line}" for line in _shortened(one.stacks)]
+    if advice := _advice(seen):  # at the end, where it is read
+        lines += ["What to do:", *(f"  - {line}" for line in advice)]
     return "\n".join(lines)
 
 
@@ -59,13 +59,13 @@ def _name(one: Seen) -> str:
 
 
 def _summary(one: Seen, now: float) -> str:
-    """`worker 0 (pid 7): sleeping in futex_wait of libgomp.so.1, 3 threads; reads sample 5 'a.jpg' of ROOT for 9 s`."""
+    """`worker 0 (pid 7): sleeping in futex_wait of libgomp.so.1, 3 threads; at sample 5 'a.jpg' of ROOT for 9 s`."""
     if one.exit_code is not None:
         return f"{_name(one)}: dead, it {how_it_ended(one.exit_code)}"
     state = _STATES.get(one.state.letter, one.state.letter)
     if one.cpu_share >= 0.005:
         state += f" at {one.cpu_share:.0%} of a CPU"
-    if one.waits_in:
+    if one.waits_in and one.state.letter != "R":
         state += f" in {one.waits_in}"
     if one.library and one.library != "[vdso]":
         state += f", called by {one.library}"
@@ -86,7 +86,7 @@ def _reading(one: Seen, now: float) -> str:
     count = f" and {activity.count - 1} more" if activity.count > 1 else ""
     where = f" of {activity.root} (generation {activity.generation})" if activity.root else ""
     kind = f" on {one.filesystem}" if one.filesystem and activity.root else ""
-    verb = "idle after" if activity.is_idle else "reads"
+    verb = "idle after" if activity.is_idle else "at"
     return f"; {verb} sample {activity.first}{key}{count}{where}{kind} for {max(0.0, now - activity.changed_at):.1f} s"
 
 
@@ -110,7 +110,9 @@ def _why_dead(one: Seen) -> str:
 
 
 def _facts(one: Seen) -> Facts:
+    own = own_frame(one.frames)
     return Facts(
+        own=own, own_source=source_of(own) if own is not None else "",
         pid=one.worker.pid, letter=one.state.letter, cpu_share=one.cpu_share, waits_in=one.waits_in,
         library=one.library, file=one.file, filesystem=one.filesystem, frames=one.frames,
         source=source_of(one.frames[0]) if one.frames else "", has_stacks=one.stacks is not None,

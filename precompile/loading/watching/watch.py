@@ -24,20 +24,20 @@ _NOTHING: Any = object()
 
 def watch(
     iterable: Iterable[Batch],
-    timeout_seconds: float = 600.0,
+    timeout: float = 600.0,
     *,
     warn_seconds: float = 30.0,
     exit_when_stuck: bool = True,
 ) -> Watched[Batch]:
     """The same batches, and LoaderStalled instead of waiting for ever.
 
-        for images, labels in precompile.watch(loader, timeout_seconds=300): ...
+        for images, labels in precompile.watch(loader, timeout=300): ...
 
     Works around any loader: torch's DataLoader with and without workers, precompile's Loader, a generator. It can be
     iterated as often as the loader itself, has its `len`, and has it as `.iterable`.
 
     Args:
-        timeout_seconds: the longest wait for the start, for one batch, or for the end. While workers that read compiled
+        timeout: seconds that the start, one batch, or the end may take at most. While workers that read compiled
             datasets go from sample to sample, the time counts from the last such step: slow is not stalled.
         warn_seconds: after this time (at most half of the timeout) the logger `precompile` warns, a line per worker.
         exit_when_stuck: whether to end the process, with exit code 70 and after killing the workers, when the consumer
@@ -55,15 +55,14 @@ def watch(
     too. In a thread other than the main one, a wait ends only when the loader looks up (torch's does, every 5 s). In
     the main thread the signal SIGRTMAX-4 is used while it iterates; workers are asked for stacks by SIGRTMAX-3.
     """
-    for name, value in (("timeout_seconds", timeout_seconds), ("warn_seconds", warn_seconds)):
+    for name, value in (("timeout", timeout), ("warn_seconds", warn_seconds)):
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < threading.TIMEOUT_MAX:
             raise ValueError(f"{name} must be a number of seconds above 0, got {name}={value!r}")
     if not hasattr(iterable, "__iter__"):
         raise TypeError(f"watch needs an iterable, such as a DataLoader, got {type(iterable).__name__}")
-    warn = min(warn_seconds, timeout_seconds / 2)
-    return Watched(
-        iterable, Limits(timeout_seconds=timeout_seconds, warn_seconds=warn, exit_when_stuck=exit_when_stuck)
-    )
+    warn_seconds = min(warn_seconds, timeout / 2)
+    limits = Limits(timeout_seconds=timeout, warn_seconds=warn_seconds, exit_when_stuck=exit_when_stuck)
+    return Watched(iterable, limits)
 
 
 class Watched(Generic[Batch]):

@@ -94,6 +94,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         tensor.device.type == "cpu"
         and tensor.layout == torch.strided
         and not tensor.requires_grad
+        and not tensor.is_nested
+        and not tensor.is_mkldnn
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()

@@ -68,13 +68,16 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> Failure:
-    text = "".join(traceback.format_exception(error))
-    return Failure(_pickled(error), text, f"{type(error).__name__}: {error}")
+    text, summary = f"{type(error).__name__}, whose traceback cannot be written", type(error).__name__
+    with contextlib.suppress(BaseException):  # its own code runs here
+        text = "".join(traceback.format_exception(error))
+        summary = f"{summary}: {error}"
+    return Failure(_pickled(error), text, summary)
 
 
 def _pickled(error: BaseException) -> bytes | None:
     """None for an exception that would not come out as what it was; its own code may run here, and raise anything."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         pickled = pickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):
             return pickled
@@ -89,5 +92,8 @@ def exception_of(failure: Failure, worker: str) -> BaseException:
             error = pickle.loads(failure.pickled)
     if not isinstance(error, Exception):  # SystemExit would end this process without a word
         error = RuntimeError(failure.summary)
+        error.add_note(
+            "It is a RuntimeError here because the worker's own exception cannot be pickled, or is no Exception"
+        )
     error.add_note(f"Raised in {worker}, where the traceback was:\n{failure.text.rstrip()}")
     return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ import numpy as np
 from precompile.format.schema import align
 from precompile.loading.reading.buffers import aligned_buffer, fresh_array
 from precompile.loading.workers.shared_file import SharedFile, new_descriptor
+
+_RECENT = 16
+_SPARE_BYTES = 4 << 20
 
 
 class Slot:
@@ -72,16 +76,19 @@ class SlotMemory:
         """What did not fit the slot of this batch."""
         self._asked = 0
         """Bytes of this batch."""
-        self._most = 0
-        """Bytes of the largest batch."""
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        """Bytes of the batches before."""
 
     def begin(self, freed: Iterable[int], lost: Iterable[int]) -> list[int]:
-        """A new batch; of `freed` and `lost` see Task. Returns slots that are given up, because they are too small."""
+        """A new batch; of `freed` and `lost` see Task. Returns slots that are given up: too small, or far too large."""
         for number in lost:
             self._slots.pop(number).close()
-        self._most, self._asked, self._private = max(self._most, self._asked), 0, []
+        if self._asked:
+            self._recent.append(self._asked)
+        self._asked, self._private = 0, []
         self._free += freed
-        given_up = [number for number in self._free if self._slots[number].num_bytes < self._most]
+        most = self._usual()
+        given_up = [number for number in self._free if not _fits(self._slots[number].num_bytes, most)]
         for number in given_up:
             self._free.remove(number)
             self._slots.pop(number).close()
@@ -89,9 +96,13 @@ class SlotMemory:
         if self.slot is not None:
             self._free.remove(self.slot.number)
             self.slot.used = 0
-        elif self._most:
-            self.slot = self._new_slot(self._most)
+        elif most:
+            self.slot = self._new_slot(most)
         return given_up
+
+    def _usual(self) -> int:
+        """Bytes of the second largest of the last batches: one that is much larger than all others is moved instead."""
+        return max(sorted(self._recent)[-2:-1] or self._recent, default=0)
 
     def take(self, num_bytes: int) -> np.ndarray:
         """uint8 (num_bytes,), in the slot if it has room."""
@@ -135,6 +146,11 @@ class SlotMemory:
         self._count += 1
         slot = self._slots[self._count] = Slot(self._count, max(num_bytes, 1))
         return slot
+
+
+def _fits(num_bytes: int, most: int) -> bool:
+    """One batch that was much larger than all others does not stay in memory for ever."""
+    return most <= num_bytes <= 2 * most + _SPARE_BYTES
 
 
 class _SlotBuffers:

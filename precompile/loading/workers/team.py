@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing.context import BaseContext
@@ -17,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from precompile import machine
 from precompile.errors import LoaderStalled, WorkerDiedError
 from precompile.loading.watching.dead_workers import OomKills, describe, gather, oom_kills
-from precompile.loading.watching.patience import Patience, Wait
+from precompile.loading.watching.patience import Patience
+from precompile.loading.watching.wait import Wait
 from precompile.loading.watching.worker_processes import Worker, Workers
 from precompile.loading.workers.encoding import decode
 from precompile.loading.workers.member import Member
@@ -55,7 +58,11 @@ class Team:
     def submit(self, positions: np.ndarray, sizes: list[int], epoch: int) -> Ticket:
         """Have some batches made; int64 positions of all, and how many of each."""
         ticket = Ticket(self, positions, sizes, epoch)
-        self._give(ticket)
+        try:
+            self._give(ticket)
+        except BaseException:
+            self.stop(at_once=True)
+            raise
         return ticket
 
     def workers(self) -> Workers:
@@ -81,6 +88,8 @@ class Team:
         # In a forked process, threads of the parent may hold the old ones.
         self._submitting, self._reading = threading.Lock(), threading.Lock()
         self._tickets = weakref.WeakValueDictionary()
+        if self._count > (cpus := machine.usable_cpus()):
+            warnings.warn(f"workers={self._count}, but this process may use {cpus} CPUs: more only fight", stacklevel=2)
         self._process, self._members, self._kills = os.getpid(), [], oom_kills()
         _teams.add(self)
         try:
@@ -92,10 +101,10 @@ class Team:
 
     def wait(self, ticket: Ticket) -> None:
         """Until its answer is there. Raises WorkerDiedError, LoaderStalled, or what kept the workers from starting."""
-        if ticket.process != os.getpid():
-            self._give(ticket)
         waiting = None
         try:
+            if ticket.process != os.getpid():
+                self._give(ticket)
             while ticket.answer is None:
                 with self._reading:
                     is_quiet = ticket.answer is None and not self._read(self._patience.look_seconds)
@@ -103,7 +112,7 @@ class Team:
                     waiting = self._patience.begin(self.workers)
                 elif is_quiet and waiting is not None:
                     self._look(waiting)
-        except LoaderStalled:
+        except BaseException:  # an interrupt may have come in the middle of a message
             self.stop(at_once=True)
             raise
 
@@ -130,14 +139,17 @@ class Team:
             if ready.get(member.channel.fileno(), 0) & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 self._take(member)
             elif member.process.sentinel in ready:
-                raise self._died(member)
+                raise self._died(member, EOFError("its process has ended"))
         return bool(ready)
 
     def _take(self, member: Member) -> None:
         try:
-            answer, memory = member.take()
-        except (EOFError, OSError):
-            raise self._died(member) from None
+            taken = member.take()
+        except (EOFError, OSError) as error:
+            raise self._died(member, error) from None
+        if taken is None:
+            return
+        answer, memory = taken
         if isinstance(answer, Begun):
             return
         if answer.number < 0:
@@ -150,16 +162,20 @@ class Team:
             if isinstance(answer, Made):
                 self.seconds_per_sample = answer.seconds / max(1, len(ticket.positions))
 
-    def _died(self, member: Member) -> WorkerDiedError:
+    def _died(self, member: Member, error: Exception) -> WorkerDiedError:
         member.process.join(_END_SECONDS)
-        error = WorkerDiedError(self._obituary(member))
-        self.stop()
-        return error
-
-    def _obituary(self, member: Member) -> str:
         code = member.process.exitcode
-        if code is None:
-            return f"{member.name} closed its end and does not end"
+        died = WorkerDiedError(f"{member.name}: {error}" if code is None else self._obituary(member, code))
+        self.stop()
+        return died
+
+    def _obituary(self, member: Member, code: int) -> str:
+        if not member.has_begun and code > 0:
+            return (
+                f"{member.name} could not start (exit code {code}); its own message is above. With start method spawn "
+                'or forkserver a script needs `if __name__ == "__main__":` around what it does, and functions that '
+                'workers call must be in a file that can be imported; start_method="fork" needs neither'
+            )
         ended = describe([(f"worker {member.number}", member.pid or -1, code)], gather(self._kills))
         seen = member.last_activity()
         if seen is None or seen.first < 0 or seen.is_idle:
@@ -170,6 +186,11 @@ class Team:
     def lose_held(self) -> None:
         for member in self._members if self._is_here else ():
             member.lose_held()
+
+    def forget_in_child(self) -> None:
+        """In a forked process: its workers are the parent's."""
+        for member in self._members:
+            member.forget_in_child()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the workers, and wait for that. What they have not sent is lost. at_once: without waiting for samples."""
@@ -217,8 +238,13 @@ def _end(members: Sequence[Member], seconds: float) -> None:
     until = time.monotonic() + seconds
     for member in members:
         member.channel.close()
-    for member in members:
-        member.end(until)
+    try:
+        for member in members:
+            member.end(until)
+    except BaseException:  # an interrupt
+        for member in members:
+            member.end(0)
+        raise
 
 
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()
@@ -230,8 +256,13 @@ def _lose_held() -> None:
         team.lose_held()
 
 
+def _forget_in_child() -> None:
+    for team in list(_teams):
+        team.forget_in_child()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_lose_held)
+    os.register_at_fork(after_in_parent=_lose_held, after_in_child=_forget_in_child)
 
 
 @atexit.register

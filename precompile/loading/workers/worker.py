@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from precompile.loading.processes import activity, purity
+from precompile.loading.processes import activity
 from precompile.loading.processes.init_worker import init_worker
-from precompile.loading.workers.channel import Channel
+from precompile.loading.workers.channel import WorkerEnd
 from precompile.loading.workers.encoding import Encoded, encode
 from precompile.loading.workers.messages import Begun, Failed, Failure, Made, Task, failure_of
 from precompile.loading.workers.slots import SlotMemory
@@ -32,37 +32,36 @@ class Setup:
 
     make_filling: Callable[[SlotMemory], Any]
     """Gives a Filling whose batches lie in this memory."""
-    is_strict: bool = False
-    """See init_worker."""
 
 
 def run(end: socket.socket, setup: Setup, parent: int, is_main_thread: bool) -> None:
     """The whole life of a worker. parent: the process that it belongs to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the parent decides
     _end_with(parent, at_once=is_main_thread)
-    channel = Channel(end)
+    try:
+        _work(WorkerEnd(end), setup)
+    except (EOFError, ConnectionError):
+        return  # the parent is gone, or wants no more
+
+
+def _work(channel: WorkerEnd, setup: Setup) -> None:
     memory = SlotMemory()
     try:
-        init_worker(strict=setup.is_strict)
+        init_worker()
         filling = setup.make_filling(memory)
     except BaseException as error:
         channel.send(pickle.dumps(Failed(-1, failure_of(error), [])))
         return
     page = activity.page
-    channel.send(pickle.dumps(Begun(page is not None)))
-    if page is not None:
-        channel.send_descriptor(page.fd)
+    channel.send(pickle.dumps(Begun(page is not None)), None if page is None else page.fd)
     gc.freeze()  # what is there now stays: no collection has to look at it, or to touch pages shared with the parent
     worker = _Worker(channel, memory, filling)
-    try:
-        while True:
-            worker.answer()
-    except (EOFError, ConnectionError):
-        return  # the parent is gone, or wants no more
+    while True:
+        worker.answer()
 
 
 class _Worker:
-    def __init__(self, channel: Channel, memory: SlotMemory, filling: Any) -> None:
+    def __init__(self, channel: WorkerEnd, memory: SlotMemory, filling: Any) -> None:
         self._channel, self._memory, self._filling = channel, memory, filling
 
     def answer(self) -> None:
@@ -71,12 +70,13 @@ class _Worker:
             activity.page.idle()
         task: Task = pickle.loads(self._channel.receive())
         answer = self._done(task)
-        self._channel.send(pickle.dumps(answer))
-        if isinstance(answer, Made) and answer.new_slot_bytes:
-            slot = self._memory.slot
-            assert slot is not None
-            with slot.descriptor() as descriptor:
-                self._channel.send_descriptor(descriptor)
+        if not isinstance(answer, Made) or not answer.new_slot_bytes:
+            self._channel.send(pickle.dumps(answer))
+            return
+        slot = self._memory.slot
+        assert slot is not None
+        with slot.descriptor() as descriptor:
+            self._channel.send(pickle.dumps(answer), descriptor)
 
     def _done(self, task: Task) -> Made | Failed:
         given_up: list[int] = []
@@ -84,7 +84,6 @@ class _Worker:
         try:
             given_up = self._memory.begin(task.freed, task.lost)
             encoded, then = self._batches(task)
-            purity.check()
         except BaseException as error:
             self._memory.give_back()
             return Failed(task.number, failure_of(error), given_up)

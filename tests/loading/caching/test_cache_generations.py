@@ -128,6 +128,8 @@ def test_what_was_pickled_opens_after_its_generation_was_removed(make: Callable[
     cached = CompiledDataset(root, split="b", cache=home)
     expected, pickled = text(cached), pickle.dumps(cached)
     make(2)
+    del cached
+    gc.collect()
     remove_generation(root, 1)
     assert text(pickle.loads(pickled)) == expected
     shutil.rmtree(root)
@@ -148,6 +150,8 @@ def test_what_was_pickled_is_staged_again_when_its_entry_has_gone(make: Callable
     shutil.rmtree(home)
     assert text(pickle.loads(pickled)) == expected
     shutil.rmtree(home)
+    del again
+    gc.collect()
     remove_generation(root, 1)
     with pytest.raises(DatasetNotFoundError, match="no generation 1; there are: 2"):
         len(pickle.loads(pickled))
@@ -157,9 +161,9 @@ def test_a_generation_that_is_removed_while_another_is_committed(
     make: Callable[[int], Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between reading which generation is current and opening it."""
-    from precompile.loading.caching import opening
+    from precompile.loading.caching import entries
 
-    root, read = make(1), opening.read_generation
+    root, read = make(1), entries.read_generation
 
     def read_too_early(path: Path, generation: int | None) -> Any:
         manifest = read(path, generation)
@@ -168,7 +172,7 @@ def test_a_generation_that_is_removed_while_another_is_committed(
             remove_generation(root, 1)
         return manifest
 
-    monkeypatch.setattr(opening, "read_generation", read_too_early)
+    monkeypatch.setattr(entries, "read_generation", read_too_early)
     cached = CompiledDataset(root, cache=home)
     assert cached.manifest.generation == 2
     assert staged(home) == [2]
@@ -229,7 +233,7 @@ def test_users_are_named(make: Callable[[int], Path], home: Path) -> None:
         assert (listed.users, listed.is_in_use, listed.state) == ((reader.pid,), True, "current")
     finally:
         reader.kill()
-        reader.wait()
+        reader.communicate()
     [listed] = survey(CacheDirectory(home))
     assert (listed.users, listed.is_in_use) == ((), False)
 

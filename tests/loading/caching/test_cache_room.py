@@ -157,7 +157,7 @@ def test_memory_that_others_take_between_two_steps(
     """Before the next step it is seen: taking it all the same would have the kernel kill somebody."""
     home, root = small_disk / "cache", mebibytes(8)
     monkeypatch.setattr(room, "STEP_BYTES", 1 << 20)
-    reserve, free = os.posix_fallocate, iter([1 << 40] * 3 + [1 << 10] * 9)
+    reserve, free = os.posix_fallocate, iter([1 << 40] * 3 + [(64 << 20) + (1 << 10)] * 9)
 
     def memory() -> machine.MemoryLimits:
         return machine.MemoryLimits(1 << 40, None, None, next(free))
@@ -227,10 +227,10 @@ def test_a_group_with_little_memory(
     small_disk: Path, mebibytes: MakeSet, tmp_path: Path, left_in: LeftIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """cgroup v1, its files faked: tmpfs pages are charged to it, so its room counts, less an eighth of its limit."""
-    memory, group = machine.memory, fake_group(tmp_path / "fake", 32 << 20, 22 << 20)
+    memory, group = machine.memory, fake_group(tmp_path / "fake", 1024 << 20, 890 << 20)
     monkeypatch.setattr(room.machine, "memory", lambda: memory(root=group))
     with pytest.raises(
-        NoRoomError, match=r"need 8\.4 MB, have 6\.3 MB \(.*, 10\.5 MB of memory, of which 4\.2 MB stay"
+        NoRoomError, match=r"need 8\.4 MB, have 6\.3 MB \(.*, 140\.5 MB of memory, of which 134\.2 MB stay"
     ):
         CompiledDataset(mebibytes(8), cache=small_disk / "cache")
     assert left_in(small_disk / "cache") == set()
@@ -245,7 +245,7 @@ def test_a_real_group_with_little_memory(memory_group: Callable[[int], Path], me
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1"}
     try:
         for limit_bytes, expected in (
-            (80 << 20, r"^NoRoomError .*need 67\.\d MB, have \d\d\.\d MB \(.*, of which 10\.5 MB stay free"),
+            (80 << 20, r"^NoRoomError .*need 67\.\d MB, have \d.* \(.*, of which 67\.1 MB stay free"),
             (400 << 20, "^staged True"),
         ):
             (group / "memory.limit_in_bytes").write_text(str(limit_bytes))

@@ -255,6 +255,7 @@ def test_a_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         parent.kill()
+        parent.communicate()
 
 
 def test_a_lock_file_that_was_removed_meanwhile(tmp_path: Path) -> None:

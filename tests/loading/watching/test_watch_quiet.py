@@ -204,9 +204,9 @@ def test_an_error_in_a_worker_comes_through_when_another_has_ended(stall: Callab
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), "60", True, float("inf")])
-@pytest.mark.parametrize("name", ["timeout_seconds", "warn_seconds"])
+@pytest.mark.parametrize("name", ["timeout", "warn_seconds"])
 def test_a_wrong_time_is_refused(bad: object, name: str) -> None:
-    options: Any = {"timeout_seconds": 60, name: bad}
+    options: Any = {"timeout": 60, name: bad}
     with pytest.raises(ValueError, match=f"^{name} must be a number of seconds above 0, got {name}="):
         watch([1], **options)
 

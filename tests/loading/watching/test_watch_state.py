@@ -127,6 +127,7 @@ def test_a_child_that_nobody_waited_for_says_how_it_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(5)"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.read()
+    process.stdout.close()
     while state_of(process.pid).letter != "Z":
         pass
     assert exit_code(Worker("worker", process.pid)) == 5

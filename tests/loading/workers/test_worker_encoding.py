@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from same import assert_same
 
 from precompile import Padded
 from precompile.loading.workers.encoding import decode, encode
@@ -55,25 +56,6 @@ batches = st.recursive(
 )
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        assert torch.equal(found, expected)
-    elif isinstance(expected, np.ndarray):
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        assert_equal(list(found.values()), list(expected.values()))
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected):
-            assert_equal(one, other)
-    else:
-        assert found == expected
-
-
 def through(memory: SlotMemory, batch: Any) -> Any:
     encoded = encode(batch, memory)
     return decode(encoded, memory.slot.file.array if memory.slot else None)
@@ -85,7 +67,7 @@ def test_every_batch_comes_back(all_batches: list[Any]) -> None:
     freed: list[int] = []
     for batch in all_batches:
         memory.begin(freed, [])
-        assert_equal(through(memory, batch), batch)
+        assert_same(through(memory, batch), batch, strides=False)
         freed = [memory.slot.number] if memory.slot else []
         memory.slot = None
 
@@ -101,7 +83,7 @@ def test_what_was_made_in_the_memory_is_not_copied() -> None:
         if number:  # the first had no slot yet
             assert found[0].data_ptr() == batch.data_ptr()
             assert found[1].stride() == batch.permute(2, 0, 1).stride()
-        assert_equal(found[0], batch[0].clone())
+        assert_same(found[0], batch[0].clone())
         assert found[2] == number
         last = memory.slot.number
         memory.slot = None

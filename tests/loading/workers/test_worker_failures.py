@@ -129,8 +129,8 @@ def test_a_worker_killed_while_it_waits(poisoned: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "culprit", "advice"),
     [
-        ("hangs", "sleeping .*; reads sample 13 '13.raw'", "it sleeps in hangs, worker_functions.py line"),
-        ("is_stopped", r"stopped \(T\) .*; reads sample 13 '13.raw'", r"`kill -CONT \d+` lets it go on"),
+        ("hangs", "sleeping .*; at sample 13 '13.raw'", "it sleeps in hangs, worker_functions.py line"),
+        ("is_stopped", r"stopped \(T\) .*; at sample 13 '13.raw'", r"`kill -CONT \d+` lets it go on"),
     ],
 )
 @pytest.mark.parametrize("device", [None, "cpu"])
@@ -140,7 +140,7 @@ def test_a_stall(
     with caplog.at_level(logging.WARNING, "precompile"), pytest.raises(LoaderStalled) as caught:
         iterate(getattr(worker_functions, name), timeout=1, device=device)
     report = str(caught.value)
-    seconds = re.search(r"^waiting for batch 4: nothing came, after (\S+) s \(timeout_seconds=1", report)
+    seconds = re.search(r"^waiting for batch 4: nothing came, after (\S+) s \(timeout=1", report)
     assert seconds, report
     assert 1 <= float(seconds[1]) <= 3
     assert_matches(rf"worker \d \(pid \d+\): {culprit}", report)
@@ -160,7 +160,8 @@ def test_a_stalled_thread_is_named_and_left_behind(poisoned: Path) -> None:
     dataset = CompiledDataset(poisoned, fields="image", transform=worker_functions.hangs_for_a_while)
     with pytest.raises(LoaderStalled, match="waiting for batch 4: nothing came") as caught:
         list(Loader(dataset, 4, timeout=1))
-    assert_matches(r'worker_functions.py", line \d+ in hangs_for_a_while', str(caught.value))
+    assert_matches("What to do:\n.*it waits for a lock or a queue .*hangs_for_a_while", str(caught.value))
+    assert_matches("at sample 13 '13.raw' of ", str(caught.value))
     worker_functions.released.set()
 
 
@@ -178,3 +179,42 @@ def test_a_consumer_may_take_its_time(poisoned: Path) -> None:
         until = time.monotonic() + 0.5
         while number < 2 and time.monotonic() < until:
             np.zeros(1000).sum()
+
+
+def test_threads_that_are_slow_are_not_stalled(poisoned: Path) -> None:
+    dataset = CompiledDataset(poisoned, fields="image", transform=worker_functions.Slow(0.1))
+    assert len(list(Loader(dataset, 20, timeout=0.5))) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_without_return(iterate: Callable[..., Any], workers: int) -> None:
+    with pytest.raises(
+        TypeError, match=r"the transform of field image returned None; does it lack a `return`?.*sample 0"
+    ):
+        iterate(worker_functions.forgets_to_return, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_results_that_do_not_go_together(iterate: Callable[..., Any], poisoned: Path, workers: int) -> None:
+    with pytest.raises(ValueError, match="samples of one batch must have one shape") as caught:
+        iterate(worker_functions.of_many_shapes, workers=workers)
+    assert f"came from the transform of field image of {poisoned}" in "\n".join(caught.value.__notes__)
+    del caught
+
+
+def test_a_worker_that_cannot_start(poisoned: Path) -> None:
+    dataset = CompiledDataset(poisoned, fields="image", transform=worker_functions.CannotBeLoaded())
+    with pytest.raises(WorkerDiedError, match=r"^worker \d \(process \d+\) could not start \(exit code 1\).*__main__"):
+        list(Loader(dataset, 4, workers=1, start_method="spawn"))
+
+
+def test_more_workers_than_cpus(poisoned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precompile.machine.usable_cpus", lambda: 1)
+    dataset = CompiledDataset(poisoned, fields="image", transform=worker_functions.same)
+    with pytest.warns(UserWarning, match="workers=2, but this process may use 1 CPUs: more only fight"):
+        list(Loader(dataset, 4, workers=2, start_method="fork"))
+
+
+def test_arguments_of_a_dataloader(poisoned: Path) -> None:
+    with pytest.raises(TypeError, match="Loader has no argument num_workers, nonsense; num_workers: threads= copy"):
+        Loader(CompiledDataset(poisoned), 4, num_workers=2, nonsense=1)

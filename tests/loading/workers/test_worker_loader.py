@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import worker_functions
+from same import assert_same
 from torch.utils.data import Subset
 
 from precompile import CompiledDataset, Loader, Pad, Padded, RandomCrop, RandomTimeWindow
@@ -18,25 +18,6 @@ from precompile.format.schema import FieldSpec
 
 Images = tuple[Path, list[dict[str, Any]]]
 in_workers = functools.partial(Loader, workers=2, start_method="fork")
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype
-        assert found.stride() == expected.stride()
-        assert torch.equal(found, expected)
-    elif isinstance(expected, np.ndarray):
-        np.testing.assert_array_equal(found, expected)
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        assert_same(list(found.values()), list(expected.values()))
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected):
-            assert_same(one, other)
-    else:
-        assert found == expected
 
 
 def assert_as_without(dataset: Any, *arguments: Any, **options: Any) -> None:

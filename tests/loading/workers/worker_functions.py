@@ -135,6 +135,81 @@ def hangs(image: torch.Tensor) -> torch.Tensor:
     return image
 
 
+def with_text(samples: list[torch.Tensor]) -> dict[str, Any]:
+    """So long that it does not go through a socket at once."""
+    return {"images": torch.stack(samples), "text": "x" * 500_000}
+
+
+def very_long(samples: list[torch.Tensor]) -> dict[str, Any]:
+    return {"images": torch.stack(samples), "text": "x" * 20_000_000}
+
+
+def of_another_axis(image: torch.Tensor) -> torch.Tensor:
+    return image.unsqueeze_(0)
+
+
+def of_another_shape(image: torch.Tensor) -> torch.Tensor:
+    return image.transpose_(0, 2)
+
+
+def of_another_dtype(image: torch.Tensor) -> torch.Tensor:
+    image.data = image.float()
+    return image
+
+
+def runs_out(image: torch.Tensor) -> torch.Tensor:
+    return next(iter([]))  # type: ignore[no-any-return,call-overload]
+
+
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def raises_the_untold(image: torch.Tensor) -> torch.Tensor:
+    raise Untold
+
+
+_calls = 0
+
+
+def sometimes_huge(image: torch.Tensor) -> torch.Tensor:
+    global _calls
+    _calls += 1
+    return torch.zeros(20_000_000, dtype=torch.uint8) if _calls == 100 else image
+
+
+def iterate_with_workers(root: str) -> str:
+    """The error that comes of it."""
+    from precompile import CompiledDataset, Loader
+
+    try:
+        list(Loader(CompiledDataset(root, fields="image", transform=same), 4, workers=1, start_method="fork"))
+    except Exception as error:
+        return str(error)
+    return "no error"
+
+
+def forgets_to_return(image: torch.Tensor) -> None:
+    image.flip(-1)
+
+
+def of_many_shapes(image: torch.Tensor) -> torch.Tensor:
+    return image[:, : 1 + int(image.view(-1)[0]) % 3]
+
+
+class CannotBeLoaded:
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raise, ()
+
+
+def _raise() -> None:
+    raise ImportError("this is only found in a notebook")
+
+
 def hangs_always(image: torch.Tensor) -> torch.Tensor:
     while True:
         time.sleep(1)
