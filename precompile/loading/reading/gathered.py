@@ -52,12 +52,11 @@ class GatheredSamples(list[Any]):
 
 def are_rows(tensors: Sequence[torch.Tensor], whole: torch.Tensor) -> bool:
     """Whether the tensors still look at the rows of the whole, in its form: some methods change a tensor's own."""
-    start, step = whole.data_ptr(), whole.stride(0) * whole.element_size()
+    start, step, kind = whole.data_ptr(), whole.stride(0) * whole.element_size(), torch.Tensor
     return (
-        [tensor.data_ptr() for tensor in tensors] == [start + number * step for number in range(len(tensors))]
-        and {tensor.stride() for tensor in tensors} == {whole.stride()[1:]}
-        and {tensor.numel() for tensor in tensors} == {whole[0].numel()}
-        and {tensor.dtype for tensor in tensors} == {whole.dtype}
+        list(map(kind.data_ptr, tensors)) == list(range(start, start + step * len(tensors), step))
+        and set(map(kind.stride, tensors)) == {whole.stride()[1:]}
+        and set(map(kind.numel, tensors)) == {whole[0].numel()}
     )
 
 
