@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,15 +21,14 @@ from precompile.format.stored import Stored
 from precompile.format.text import TextColumn
 from precompile.loading.caching.options import CacheOption, as_cache
 from precompile.loading.processes import activity, purity
+from precompile.loading.reading import form
 from precompile.loading.reading.buffers import fresh_array
 from precompile.loading.reading.collate import MakeArray, collate_values
+from precompile.loading.reading.form import Fields, Transform, Transforms
 from precompile.loading.reading.gathered import GatheredSamples, SampleGather
 
 if TYPE_CHECKING:
     from precompile.loading.devices.resident import ResidentDataset
-
-Fields: TypeAlias = str | Sequence[str] | None
-Transform: TypeAlias = Callable[[Any], Any]
 
 
 class CompiledDataset(torch.utils.data.Dataset[Any]):
@@ -64,7 +63,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         *,
         fields: Fields = None,
         split: str | None = None,
-        transform: Transform | Mapping[str, Transform] | None = None,
+        transform: Transforms = None,
         generation: int | None = None,
         cache: CacheOption = None,
     ) -> None:
@@ -81,16 +80,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         self._check_options(self.schema)
 
     def _check_options(self, schema: Schema) -> None:
-        names, transform = _field_names(self.fields, schema), self.transform
-        if len(set(names)) < len(names):
-            raise ValueError(f"fields must name each field once, got {', '.join(names)}")
-        for name in names:
-            if name not in schema:
-                raise ValueError(f"{self.root}: no field {name!r}; choose from {', '.join(schema.names)}")
-        if callable(transform) and all(schema[name].is_column for name in names):
-            raise ValueError(f"transform needs an array field among fields, got {', '.join(names)}")
-        if isinstance(transform, Mapping) and not set(transform) <= set(names):
-            raise ValueError(f"transform must name fields among {', '.join(names)}, got {', '.join(transform)}")
+        form.check_form(self.fields, self.transform, schema, self.root)
 
     @property
     def stored(self) -> Stored:
@@ -148,7 +138,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
     @property
     def field_names(self) -> tuple[str, ...]:
         """The fields of a sample, in order."""
-        return _field_names(self.fields, self.schema)
+        return form.field_names(self.fields, self.schema)
 
     @property
     def classes(self) -> list[str]:
@@ -287,7 +277,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         """
         if isinstance(samples, GatheredSamples) and (batch := samples.unchanged_batch()) is not None:
             return batch
-        parts = [self._parts(sample) for sample in samples]
+        parts = [form.parts(self.fields, sample) for sample in samples]
         return self.arrange({name: self.collate_field(name, [part[name] for part in parts])
                              for name in self.field_names})  # fmt: skip
 
@@ -300,16 +290,10 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
                 return torch.tensor(values, dtype=dtype)  # what the user put there instead keeps its own
         return collate_values(values, self._axes_to_pad(name), make)
 
-    def _parts(self, sample: Any) -> Mapping[str, Any]:
-        """A sample in the form of `fields` -> its values by field name."""
-        if self.fields is None:
-            return sample  # type: ignore[no-any-return]
-        return {self.fields: sample} if isinstance(self.fields, str) else dict(zip(self.field_names, sample))
-
     @property
     def arrange(self) -> Callable[[Mapping[str, Any]], Any]:
         """Values by field name -> the form that `fields` asks for. Does not refer to this object."""
-        return functools.partial(_arrange, self.fields)
+        return functools.partial(form.arrange, self.fields)
 
     def sample_number(self, index: int) -> int:
         """Position in this split -> row of the index. Negative positions count from the end."""
@@ -335,10 +319,7 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
     @property
     def transforms(self) -> Mapping[str, Transform]:
         """The transforms by the field that they get."""
-        if self.transform is None or isinstance(self.transform, Mapping):
-            return self.transform or {}
-        first = next(field for field in self.field_names if not self.schema[field].is_column)
-        return {first: self.transform}
+        return form.transforms_by_field(self.transform, self.fields, self.schema)
 
     def describe(self, number: int) -> str:
         """For a note of an exception: which sample a transform was given, by its number."""
@@ -349,17 +330,3 @@ class CompiledDataset(torch.utils.data.Dataset[Any]):
         if name in self.transforms:
             return ()
         return self.schema[name].varying_axes
-
-
-def _field_names(fields: Fields, schema: Schema) -> tuple[str, ...]:
-    if fields is None:
-        return schema.names
-    return (fields,) if isinstance(fields, str) else tuple(fields)
-
-
-def _arrange(fields: Fields, values: Mapping[str, Any]) -> Any:
-    if fields is None:
-        return dict(values)
-    if isinstance(fields, str):
-        return values[fields]
-    return tuple(values[name] for name in fields)

@@ -149,12 +149,13 @@ def test_nothing_is_left_behind(run_script: Callable[..., list[str]], ending: st
     assert run_script(code) == ["0", "True"]
 
 
-def test_fifty_processes_exit_cleanly_in_the_middle_of_an_epoch(run_script: Callable[..., list[str]]) -> None:
+@pytest.mark.parametrize("count", [12, pytest.param(50, marks=pytest.mark.long)])
+def test_processes_exit_cleanly_in_the_middle_of_an_epoch(run_script: Callable[..., list[str]], count: int) -> None:
     code = """
         import os, sys
         from precompile import CompiledDataset, Loader
         children = 0
-        for number in range(50):
+        for number in range(int(sys.argv[2])):
             child = os.fork()
             if child == 0:
                 break
@@ -166,8 +167,8 @@ def test_fifty_processes_exit_cleanly_in_the_middle_of_an_epoch(run_script: Call
         held = next(stream)
     """
     # the children are ordinary interpreters: each runs its exit handlers with copies under way
-    found = run_script(code.replace("os._exit(0)", "sys.stdout.flush(); os._exit(0)"))
-    assert found == ["50"]
+    found = run_script(code.replace("os._exit(0)", "sys.stdout.flush(); os._exit(0)"), count)
+    assert found == [str(count)]
 
 
 def test_a_thousand_epochs(run_script: Callable[..., list[str]]) -> None:

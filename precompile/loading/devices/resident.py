@@ -14,10 +14,11 @@ import torch.utils.data
 from precompile import machine
 from precompile.errors import NoRoomError
 from precompile.format.schema import TEXT
-from precompile.loading.dataset import CompiledDataset, Fields
+from precompile.loading.dataset import CompiledDataset
 from precompile.loading.devices.device import usable_device
 from precompile.loading.devices.resident_fields import PaddedToLongest, ResidentField, Stacked, Texts
 from precompile.loading.reading.collate import Padded
+from precompile.loading.reading.form import Fields
 
 _CHUNK_BYTES = 64 << 20
 

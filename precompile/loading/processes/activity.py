@@ -26,7 +26,7 @@ _NUM_BYTES = 8192
 _OWNER = struct.Struct("=8sq")
 _WORK = struct.Struct("=qqqqq")
 """first, count, counter, whether it is idle, and the monotonic clock in ns."""
-_FIRST, _COUNTER, _CHANGED = 0, 2, 4
+_FIRST, _COUNT, _COUNTER, _IDLE, _CHANGED = range(5)
 _DATASET = struct.Struct("=qq")
 """generation, and the length of the root in bytes; the root follows."""
 _MAGIC = b"pc-act-1"
@@ -102,7 +102,9 @@ class ActivityPage:
         self._write(is_idle=True)
 
     def _write(self, *, is_idle: bool) -> None:
-        _WORK.pack_into(self._memory, _WORK_AT, self._first, self._count, self._counter, is_idle, time.monotonic_ns())
+        cells = self._cells  # not by struct, which writes zeros first, and others may be reading
+        cells[_FIRST], cells[_COUNT], cells[_COUNTER] = self._first, self._count, self._counter
+        cells[_IDLE], cells[_CHANGED] = is_idle, time.monotonic_ns()
 
     def close(self) -> None:
         self._cells.release()

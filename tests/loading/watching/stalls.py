@@ -284,7 +284,7 @@ class Scenarios:
         return loader(sleep_for_ever)
 
     def sleeps_spawned(self) -> Iterable[Any]:
-        self.timeout_seconds = 15.0  # beside the import of torch in a new process
+        self.timeout_seconds = 10.0  # beside the import of torch in a new process
         return loader(sleep_for_ever, context="spawn", worker_init_fn=init_worker)
 
     def sleeps_without_handler(self) -> Iterable[Any]:

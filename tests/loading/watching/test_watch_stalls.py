@@ -85,7 +85,7 @@ def test_the_stacks_of_all_are_there(stall: Stall) -> None:
 
 def test_a_spawned_worker_has_stacks_by_init_worker(stall: Stall) -> None:
     outcome = stall("sleeps_spawned")
-    assert_stalled(outcome, timeout_seconds=15.0)
+    assert_stalled(outcome, timeout_seconds=10.0)
     assert re.search(r"worker 1 \(pid \d+\): it sleeps in sleep_for_ever", outcome.text), outcome.text
 
 
