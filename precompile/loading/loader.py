@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,7 @@ class Loader:
         self.threads, self.prefetch, self.workers = threads, prefetch, workers
         self._how = How(windows, collate, device, seed, workers, start_method)
         self._patience = Patience(checked_timeout(timeout))
-        self._fillings: list[Filling] = []
+        self._fillings: weakref.WeakSet[Filling] = weakref.WeakSet()
         self._idle: list[_Lane] = [self._new_lane()]
         self._reads_all = sampler is None
         if batch_frames is not None:
@@ -137,7 +138,7 @@ class Loader:
         self._progress, self._epoch_was_set = None, False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": [], "_fillings": []}
+        return {**self.__dict__, "_idle": [], "_fillings": weakref.WeakSet()}
 
     def __iter__(self) -> Iterator[Any]:
         if self._reads_all and (world_size := Ranks().current().world_size) > 1:
@@ -160,7 +161,7 @@ class Loader:
 
     def watched_processes(self) -> list[tuple[str, int]]:
         """Name and process id of each worker that runs."""
-        return [found for filling in self._fillings for found in filling.processes()]
+        return [found for filling in list(self._fillings) for found in filling.processes()]
 
     def _batches(self, epoch: Epoch) -> Batches:
         return fixed_batches(epoch.order, self.batch_size, self.drop_last)
@@ -200,7 +201,7 @@ class Loader:
 
     def _new_lane(self) -> _Lane:
         filling = filling_for(self.dataset, self._how, self._patience)
-        self._fillings.append(filling)
+        self._fillings.add(filling)
         return _Lane(filling, CopyThreads(self.threads))
 
     def _ahead(self, per_call: int) -> int:
