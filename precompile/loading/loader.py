@@ -138,7 +138,10 @@ class Loader:
         self._progress, self._epoch_was_set = None, False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": [], "_fillings": weakref.WeakSet()}
+        return {name: value for name, value in self.__dict__.items() if name != "_fillings"} | {"_idle": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _fillings=weakref.WeakSet())
 
     def __iter__(self) -> Iterator[Any]:
         if self._reads_all and (world_size := Ranks().current().world_size) > 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,3 +168,12 @@ def test_a_dataset_on_a_device_takes_no_workers(images: Images) -> None:
 
 def _pids(loader: Loader) -> list[int]:
     return [pid for _, pid in loader.watched_processes()]
+
+
+def test_a_loader_whose_workers_run_is_pickled_and_copied_without_them(images: Images) -> None:
+    dataset = CompiledDataset(images[0], fields=("image", "label"), transform=worker_functions.as_float)
+    loader = in_workers(dataset, 7, sampler=range(50))
+    expected = list(loader)
+    for other in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader), copy.copy(loader)):
+        assert_same(list(other), expected)
+    assert len(loader.watched_processes()) == 2
