@@ -35,6 +35,7 @@ def test_a_decoder_that_grows_without_bound_costs_its_file(
     in_workers(MISBEHAVING_DECODER)
     seen = watch(memory_bytes=300_000_000)
     summary = build(raw, tmp_path / "out")
+    assert list(quarantine(tmp_path / "out")) == ["class1/0010.jpg"]
     assert (summary.planned, summary.compiled, summary.quarantined) == (24, 23, 1)
     row = quarantine(tmp_path / "out")["class1/0010.jpg"]
     assert (row["stage"], row["error"], row["attempts"]) == ("decode", "MemoryError", 2)
