@@ -91,7 +91,6 @@ def main() -> None:
         print(f"read from {dataset.stored.root}")
         print(f"{num_ranks} rank{'s' * (num_ranks > 1)}: loss {loss:.2f}, {num_ranks * count / seconds:,.0f} images/s")
     if num_ranks > 1:
-        distributed.barrier()
         distributed.destroy_process_group()
 
 

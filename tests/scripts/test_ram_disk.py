@@ -308,13 +308,13 @@ def test_one_process_stages_and_trains(train_here: Callable[..., str], tmp_path:
     assert re.fullmatch(r"1 rank: loss \d+\.\d\d, [\d,]+ images/s", result)
 
 
-@pytest.mark.long  # gloo aborts now and then when its processes end on a busy machine
 def test_ranks_share_one_copy(tmp_path: Path, out: Path) -> None:
     cache = tmp_path / "cache"
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          TRAIN, out, "--cache", cache, "--epochs", "1", "--batch-size", "8"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
+             "PYTHONFAULTHANDLER": "1"},  # a rank that aborts shows all its stacks
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
